@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.row_form import DICTS, SCALAR, RowForm
-from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.group_index import GroupIndex, NotColumnar
 from malstrom_py.state.group_values import Array
 from malstrom_py.state.join_rows import JoinRows, Record
-from malstrom_py.state.kept_rows import Block
+from malstrom_py.state.kept_rows import SMALL, Block, KeptRows, one_block
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Side = dict[Any, list[Any]]
 """Key -> the values of one stream, in order of arrival."""
@@ -25,6 +28,12 @@ Pane = tuple[Side, Side]
 
 _FAR: Final = 1 << 61
 """Times, and spans, beyond it are rows: sums of them might not fit 64 bits."""
+
+_FEW: Final = 1024
+"""Batches of at most so many rows are small."""
+
+_CERTAIN: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "string", "large_string"}
+"""The types of keys of which all have ids, if they are valid."""
 
 _RUNS_MAX: Final = 1024
 """Up to so many runs of rows of one pane are counted one by one."""
@@ -37,7 +46,7 @@ class JoinPanes(JoinRows):
     moment of a row is the start of its pane.
     """
 
-    __slots__ = ("_origin", "_span", "columns", "rows")
+    __slots__ = ("_few", "_few_rows", "_index", "_origin", "_settled", "_span", "_types", "columns", "rows")
 
     forms: ClassVar[frozenset[RowForm]] = frozenset((DICTS, SCALAR))
 
@@ -46,6 +55,63 @@ class JoinPanes(JoinRows):
         self._span, self._origin = span, origin
         self.rows: dict[int, Pane] = {}
         self.columns: dict[int, int] = {}
+
+    def clear(self) -> None:
+        self._few: list[tuple[int, Block]] = []  # small batches, of a side, whose keys have no ids yet
+        self._few_rows = 0
+        self._types: set[pa.DataType] = set()  # of keys that certainly get ids
+        super().clear()
+
+    @property
+    def sides(self) -> tuple[KeptRows, ...]:
+        self.settle()
+        return self._settled
+
+    @sides.setter
+    def sides(self, sides: tuple[KeptRows, ...]) -> None:
+        self._settled = sides
+
+    @property
+    def index(self) -> GroupIndex:
+        self.settle()
+        return self._index
+
+    @index.setter
+    def index(self, index: GroupIndex) -> None:
+        self._index = index
+
+    def settle(self) -> None:
+        """Give ids to the keys of small batches, together: each call costs as much as hundreds of rows."""
+        if not self._few:
+            return
+        few, self._few, self._few_rows = self._few, [], 0
+        for side, kept in enumerate(self._settled):
+            blocks = [block for of, block in few if of == side]
+            if blocks:
+                block = one_block(blocks)
+                ids = self.ids(block.batch.key_column)
+                self.mark(ids)
+                kept.add(block.batch, ids, block.moments)
+
+    def _is_put_off(self, side: int, batch: ColumnBatch, starts: Array) -> bool:
+        """Keep a small batch without ids, if its keys are certain to get some."""
+        import pyarrow as pa
+
+        keys: Any = batch.key_column
+        if len(starts) > _FEW or self.rows or keys.type not in self._types or not self._settled[side].has_sent(batch):
+            return False
+        if not pa.types.is_integer(keys.type):
+            try:
+                keys.validate(full=True)
+            except pa.ArrowInvalid:
+                return False
+        kept = ColumnBatch(batch.columns, key_column=keys, named=batch.named, form=batch.form)
+        self._few.append((side, Block(kept, starts, starts, len(starts))))
+        self._few_rows += len(starts)
+        self._count(starts)
+        if self._few_rows > SMALL:
+            self.settle()
+        return True
 
     def starts(self) -> list[int]:
         """Return the starts of all panes, in order."""
@@ -58,6 +124,8 @@ class JoinPanes(JoinRows):
         starts = self._starts_of(batch)
         if starts is None:
             return False
+        if self._is_put_off(side, batch, starts):
+            return True
         kept = self.sides[side].expected(batch)
         try:
             if kept is None:
@@ -71,6 +139,9 @@ class JoinPanes(JoinRows):
             except NotColumnar:
                 return False
         self.mark(ids)
+        keys: Any = kept.key_column
+        if str(keys.type) in _CERTAIN:
+            self._types.add(keys.type)
         self._add(side, kept, ids, starts)
         return True
 
@@ -184,6 +255,10 @@ class JoinPanes(JoinRows):
     @property
     def in_arrays(self) -> bool:
         return not self.rows and super().in_arrays
+
+    def changed_columns(self) -> list[pa.Array]:
+        self.settle()
+        return super().changed_columns()
 
     def state_of(self, records: Sequence[Record]) -> dict[int, tuple[list[Any], list[Any]]]:
         panes: dict[int, tuple[list[Any], list[Any]]] = {}

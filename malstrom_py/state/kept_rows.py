@@ -111,6 +111,12 @@ class KeptRows:
         cast = fitted(batch.columns, known.schema)
         return None if cast is None else batch.with_columns(cast, form=batch.form)
 
+    def has_sent(self, batch: ColumnBatch) -> bool:
+        """Return whether the stream has sent a batch of exactly these types."""
+        kind = self.kind
+        alike = kind is not None and kind.form is batch.form and kind.schema.equals(batch.columns.schema)
+        return self._sent and alike
+
     def _refit(self, known: Kind, schema: pa.Schema) -> Kind:
         cast = [fitted(block.batch.columns, schema) for block in self.blocks]
         refitted = [
