@@ -41,7 +41,14 @@ from malstrom_py.operators.logic import StatelessLike, stateless_hooks_of
 from malstrom_py.operators.stateless import Filter, FilterMap, FlatMap, Flatten, Inspect, InspectFrontier, Map
 from malstrom_py.operators.stateless_op import StatelessOp
 from malstrom_py.operators.write_sink import KeyByPart, WriteParts, WriteSink
-from malstrom_py.sinks.base import PartitionedSink, Sink, StatelessSink, TransactionalSink, check_sink
+from malstrom_py.sinks.base import (
+    BaseTransactionalSink,
+    PartitionedSink,
+    Sink,
+    StatelessSink,
+    TransactionalSink,
+    check_sink,
+)
 from malstrom_py.validation import (
     NAME_MAX,
     at_least,
@@ -316,10 +323,10 @@ class StreamBuilder(Generic[K, V_co]):
         check_name(name, "step")
         refuse_class(sink, name)
         upgrade: Upgrade = {"renamed_from": renamed_from}
-        if isinstance(sink, PartitionedSink):
+        if hasattr(sink, "assign_part") and isinstance(sink, PartitionedSink):
             self._sink_parts(name, sink, former_name(renamed_from, name))
             return
-        if not isinstance(sink, TransactionalSink | StatelessSink):
+        if not isinstance(sink, BaseTransactionalSink | TransactionalSink | StatelessSink):
             lacks = sink_of(sink) or ": it has neither build(worker) nor open(worker), commit, abort and recover"
             raise PlanError(f"step {name!r}: {type(sink).__name__} is not a sink{lacks}")
         check_sink(sink, name)

@@ -319,7 +319,7 @@ _PLAIN_TRANSACTIONAL_WRITER: Final = plain(BaseTransactionalWriter)
 
 def as_sink(sink: StatelessSink | TransactionalSink) -> BaseStatelessSink | BaseTransactionalSink:
     """Return ``sink`` with all members of the contract: itself, if it inherits them."""
-    if isinstance(sink, BaseStatelessSink | BaseTransactionalSink):
+    if isinstance(sink, BaseTransactionalSink | BaseStatelessSink):
         return sink
     plain_of = _PLAIN_TRANSACTIONAL_SINK if isinstance(sink, TransactionalSink) else _PLAIN_STATELESS_SINK
     completed: BaseStatelessSink | BaseTransactionalSink = plain_of(sink)

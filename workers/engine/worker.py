@@ -211,8 +211,9 @@ class Worker:
 
     def start_with(self, states: States) -> None:
         """Install the part of the initial ``states`` that this worker owns."""
-        with self._resources:
-            start_with(self._graph, states, self.slots)
+        if states:
+            with self._resources:
+                start_with(self._graph, states, self.slots)
 
     def continue_at(self, frontiers: Mapping[str, int]) -> None:
         """Set the frontiers of exchanges, after `install` and before sources are opened."""

@@ -67,6 +67,9 @@ class StepCounts:
         return sum(rows for port, rows in self.ports.items() if port != "dead_letters")
 
 
+_COUNTED: Final = tuple(each.name for each in fields(StepCounts))
+
+
 def merged_counts(
     workers: Sequence[Mapping[str, StepCounts]], left: Sequence[Mapping[str, StepCounts]] = ()
 ) -> dict[str, StepCounts]:
@@ -239,7 +242,7 @@ def as_plain(result: RunResult) -> dict[str, Any]:
     3
     """
     steps = {
-        name: {**{each.name: getattr(counts, each.name) for each in fields(counts)}, "ports": dict(counts.ports)}
+        name: {**{field: getattr(counts, field) for field in _COUNTED}, "ports": dict(counts.ports)}
         for name, counts in result.steps.items()
     }
     return {"job": result.job, "duration_s": result.duration_s, "snapshots": result.snapshots, "steps": steps}
