@@ -17,6 +17,7 @@ from bench.micro.dag import measure_dag
 from bench.micro.exchange import measure_exchange, measure_workers
 from bench.micro.executor_cost import BUDGET_US, node_cost_us
 from bench.micro.peers import Peers, find_peers
+from bench.micro.small_jobs import measure_small_jobs
 from bench.micro.state import measure_state
 from bench.micro.timing import Spread, WrongResult, interleave, ratios, spread
 from bench.micro.workloads import WORKLOADS, Workload
@@ -84,6 +85,7 @@ def measure_executor(n: int, reps: int) -> list[str]:
 
 OTHERS: Final[dict[str, Callable[[int, int], list[str]]]] = {
     "executor": measure_executor,
+    "small": measure_small_jobs,
     "dag": measure_dag,
     "exchange": measure_exchange,
     "workers": measure_workers,
