@@ -289,7 +289,7 @@ class TimeWindows(WindowOperator):
                 gone = self._panes.pop_pane(pane)
                 if isinstance(gone, dict):
                     self.state.note(gone)
-                else:
+                elif self.state.is_tracked:
                     self.state.note_column(gone.keys())
             self._changed.pop(start, None)
             self._reached = start + size - 1

@@ -196,7 +196,7 @@ class CountLane(Lane):
         )
 
     def merge(self, other: CountLane, ids: Array, theirs: Array) -> None:
-        self.seen[ids] += other.seen[theirs]
+        group_kernels.add_sum(GroupedRows(ids), other.seen[theirs], self.seen)
 
     def partial_values(self, columns: list[pa.Array]) -> Values:
         return numbers_of(columns[0])
@@ -311,14 +311,11 @@ class SumLane(Lane):
             other.reach = largest_of(other.totals)
 
     def merge(self, other: SumLane, ids: Array, theirs: Array) -> None:
-        import numpy as np
-
         if self.type is None and other.type is not None:
             self.retype(other.type)
         self.reach += other.reach
         if other.type is not None:
-            with np.errstate(all="ignore"):
-                self.totals[ids] += other.totals[theirs]
+            group_kernels.add_sum(GroupedRows(ids), other.totals[theirs], self.totals)
         if self.skips:
             self.has[ids] |= other.has[theirs]
 
@@ -380,7 +377,7 @@ class MeanLane(SumLane):
 
     def merge(self, other: Any, ids: Array, theirs: Array) -> None:
         super().merge(other, ids, theirs)
-        self.seen[ids] += other.seen[theirs]
+        group_kernels.add_sum(GroupedRows(ids), other.seen[theirs], self.seen)
 
     def partials(self, ids: Array) -> list[pa.Array]:
         return [super().finish(ids), arrow_of(self.seen[ids], None, None)]

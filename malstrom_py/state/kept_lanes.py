@@ -135,13 +135,19 @@ class _Edge(_Kept):
         self.at: Array | None = None
 
     def fields(self) -> dict[str, Any]:
-        return {"has": False, "kept": 0, "none": False, **({} if self.at is None else {"at": 0})}
+        numbered = {} if self.at is None else {"at": self._unnumbered}
+        return {"has": False, "kept": 0, "none": False, **numbered}
+
+    @property
+    def _unnumbered(self) -> int:
+        """What is at the place of an absent value: each value comes before it, or after it."""
+        return -(2**63) if self.latest else 2**63 - 1
 
     def _numbered(self) -> Array:
         import numpy as np
 
         if self.at is None:
-            self.at = np.zeros(len(self.has), np.int64)
+            self.at = np.full(len(self.has), self._unnumbered)
         return self.at
 
     def fold(self, rows: GroupedRows, values: Values) -> None:
@@ -169,22 +175,27 @@ class _Edge(_Kept):
             self.retype(other.type)
         new = other.has[theirs]
         if other.at is not None:
-            at, ours, their_at = self._numbered(), self.has[ids], other.at[theirs]
-            new &= ~ours | (their_at >= at[ids] if self.latest else their_at < at[ids])
-            at[ids[new]] = their_at[new]
+            at, their_at = self._numbered()[ids], other.at[theirs]
+            new &= their_at >= at if self.latest else their_at < at
         elif not self.latest:
             new &= ~self.has[ids]
+        ids, theirs = ids[new], theirs[new]
+        if other.at is not None:
+            self._numbered()[ids] = other.at[theirs]
         self.knows_none = self.knows_none or other.knows_none
-        self.none[ids[new]] = other.none[theirs[new]]
+        if self.knows_none:
+            self.none[ids] = other.none[theirs]
         if other.type is not None:
-            self.kept[ids[new]] = other.kept[theirs[new]]
-        self.has[ids[new]] = True
+            self.kept[ids] = other.kept[theirs]
+        self.has[ids] = True
 
     def arrivals(self, ids: Array) -> list[int | None]:
         return [at if has else None for at, has in zip(self._numbered()[ids].tolist(), self.has[ids], strict=True)]
 
     def set_arrivals(self, ids: Array, arrivals: Sequence[int]) -> None:
-        self._numbered()[ids] = arrivals
+        import numpy as np
+
+        self._numbered()[ids] = np.where(self.has[ids], arrivals, self._unnumbered)
 
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.kept[ids], self.has[ids] & ~self.none[ids], self.type)

@@ -147,6 +147,11 @@ class KeyedState:
             changes.note(keys, len(self.values))
             self._note_timers(changes)
 
+    @property
+    def is_tracked(self) -> bool:
+        """Whether `note` and `note_column` have an effect."""
+        return self._changes is not None or self._sent is not None
+
     def note_column(self, keys: pa.Array) -> None:
         """Do as `note`, for a column of keys."""
         changes = self._changes
