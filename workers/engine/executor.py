@@ -243,24 +243,21 @@ class Executor:
 
     def run(self) -> None:
         """Process all queued messages, and all messages that follow from them."""
-        if not self._measured:
-            while self._ready:
-                self._visit()
-            return
         before_ns, self._inner_ns = self._inner_ns, 0
-        began_ns = until_ns = perf_counter_ns()
+        began_ns = until_ns = perf_counter_ns() if self._measured else 0
         while self._ready:
-            node = self._visit()
-            now_ns = perf_counter_ns()
-            node.counters.time_ns += now_ns - until_ns - self._inner_ns
-            until_ns, self._inner_ns = now_ns, 0
+            node = self._nodes[heappop(self._ready)]
+            self.visits += 1
+            self._deliver(node)
+            if self._measured:
+                now_ns = perf_counter_ns()
+                node.counters.time_ns += now_ns - until_ns - self._inner_ns
+                until_ns, self._inner_ns = now_ns, 0
         self._inner_ns = before_ns + until_ns - began_ns
 
-    def _visit(self) -> _Node:
-        """Deliver all queued messages of the node of lowest rank that has some, and return it."""
-        node = self._nodes[heappop(self._ready)]
+    def _deliver(self, node: _Node) -> None:
+        """Deliver all queued messages of ``node``."""
         queue, node.queue = node.queue, []
-        self.visits += 1
         left = iter(queue)
         try:
             for index, message in left:
@@ -275,7 +272,6 @@ class Executor:
             again, node.again = node.again, []
             node.put_back([*again, *left])
             raise
-        return node
 
     def operator(self, node: int) -> Operator | None:
         """Return the operator of a node; None if messages pass through."""
