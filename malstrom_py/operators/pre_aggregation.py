@@ -15,7 +15,7 @@ from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MIN_EPOCH
 from malstrom_py.data.row_form import PARTIALS
-from malstrom_py.operators.panes import split_by_span
+from malstrom_py.operators.panes import one_column, split_by_span
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.group_values import is_odd
 from malstrom_py.state.groups import Groups
@@ -110,10 +110,10 @@ class PreAggregation:
                 if not groups.is_exact:
                     return None
                 latest[piece.at] = max(latest.get(piece.at, MIN_EPOCH), int(moments[split.places(piece)].max()))
+            made = [groups.partials() for groups in spans.values()]
+            partials = list(map(one_column, zip(*made, strict=True)))
         except NotColumnar:
             return None
-        made = [groups.partials() for groups in spans.values()]
-        partials = [pa.concat_arrays(column) for column in zip(*made, strict=True)]
         return ColumnBatch(
             pa.RecordBatch.from_arrays(partials, names=[str(number) for number in range(len(partials))]),
             key_column=pa.concat_arrays([groups.keys() for groups in spans.values()]),

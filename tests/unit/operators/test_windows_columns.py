@@ -210,6 +210,23 @@ def combined(how: str, size: str, batch: Batch) -> Batch:
         return step.combine(batch) if step.combines else batch
 
 
+@pytest.mark.parametrize("one", [agg.sum, agg.min, agg.max, agg.mean], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("type_", [pa.int64(), pa.float64()], ids=str)
+def test_f5_a_span_of_nothing_but_none_is_gathered_with_others(one: Any, type_: pa.DataType) -> None:
+    """Its states have no type yet, which are those of integers, beside those of the other spans."""
+    numbers = pa.array([None] * 100 + [5] * 100, pa.int64()).cast(type_)
+    keys, times = pa.array(["a", "b"] * 100), pa.array([1] * 100 + [11] * 100)
+    batch = ColumnBatch(pa.RecordBatch.from_pydict({"v": numbers}), key_column=keys, time_column=times)
+    factory = partial(TimeWindows, gather=partial(gather_one, one("v", skip_nulls=True)), size=10, step=10, origin=0)
+    steps = [Stepped(factory, timed=True, keyed=True) for _ in range(2)]
+    operator = steps[0].operator
+    assert isinstance(operator, TimeWindows)
+    made = operator.combine(batch)
+    assert len(made) == 4 or (pa.types.is_floating(type_) and one in (agg.sum, agg.mean))
+    whole, parts = (step.push(given, Epoch(MAX_EPOCH)).rows() for step, given in zip(steps, (batch, made), strict=True))
+    assert sorted(map(repr, parts)) == sorted(map(repr, whole))
+
+
 @settings(max_examples=30, deadline=None)
 @given(run=runs(), how=st.sampled_from(sorted(HOW)), size=st.sampled_from(sorted(SIZES)), layouts=LAYOUTS)
 def test_f5_what_is_gathered_before_the_exchange_gives_the_same_results(
