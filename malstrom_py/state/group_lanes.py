@@ -118,26 +118,22 @@ class Lane:
         """Whether adding in any order, in parts, gives the same states: not where floats are added."""
         return True
 
-    def partials(self, ids: Array) -> list[pa.Array]:
-        """Return the states of ``ids`` as columns for `partial_values` and `partial_states`."""
-        return [self.finish(ids)]
-
     def partial_values(self, columns: list[pa.Array]) -> Any:
-        """Return what `check` and `fold_partials` take for ``columns`` of `partials`; may raise `NotColumnar`."""
+        """Return what `check` and `fold_partials` take for the result of `columns`; may raise `NotColumnar`."""
         return self.values(columns[0])
 
     def fold_partials(self, rows: GroupedRows, values: Any) -> None:
         """Add states, one per row."""
         self.fold(rows, values)
 
-    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
-        """Return the states in ``columns`` of `partials` as the row path has them."""
-        return python_values(columns[0], "a state")
-
     def states(self, ids: Array) -> list[Any]:
         """Return the states of ``ids`` as the row path has them."""
-        columns = [python_values(column, "a state") for column in self.columns(ids)]
-        return list(values_of(self.shape(0), columns, len(ids)))
+        return self.states_in(self.columns(ids))
+
+    def states_in(self, columns: Sequence[pa.Array]) -> list[Any]:
+        """Return the states of which `columns` has made these."""
+        lists = [python_values(column, "a state") for column in columns]
+        return list(values_of(self.shape(0), lists, len(columns[0])))
 
     def arrays_of(self, states: list[Any]) -> Any:
         """Return what `set` takes for Python ``states``; `NotColumnar` if they do not fit."""
@@ -204,10 +200,6 @@ class CountLane(Lane):
     def fold_partials(self, rows: GroupedRows, values: Values) -> None:
         group_kernels.add_sum(rows, values.data, self.seen)
 
-    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
-        seen = columns[0].to_pylist()
-        return [count or None for count in seen] if self.skips else seen
-
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.seen[ids], None, None)
 
@@ -254,7 +246,7 @@ class SumLane(Lane):
         super().retype(type_)
         self.totals = self.totals.astype(dtype_of(type_))
 
-    def values(self, column: pa.Array | None) -> Values | None:
+    def values(self, column: pa.Array | None) -> Values:
         values = numbers_of(column)
         if values.valid is None:
             return values
@@ -379,20 +371,13 @@ class MeanLane(SumLane):
         super().merge(other, ids, theirs)
         group_kernels.add_sum(GroupedRows(ids), other.seen[theirs], self.seen)
 
-    def partials(self, ids: Array) -> list[pa.Array]:
-        return [super().finish(ids), arrow_of(self.seen[ids], None, None)]
-
     def partial_values(self, columns: list[pa.Array]) -> MeanValues:
-        totals = numbers_of(columns[0]) if (given := self.values(columns[0])) is None else given
-        return MeanValues(totals.data, totals.valid, totals.type, columns[1].to_numpy())
+        totals = self.values(columns[1])
+        return MeanValues(totals.data, totals.valid, totals.type, numbers_of(columns[0]).data)
 
     def fold_partials(self, rows: GroupedRows, values: MeanValues) -> None:
         super().fold(rows, Values(*values[:3]))
         group_kernels.add_sum(rows, values.seen, self.seen)
-
-    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
-        pairs = zip(columns[1].to_pylist(), columns[0].to_pylist(), strict=True)
-        return [(seen, total) if seen or not self.skips else None for seen, total in pairs]
 
     def finish(self, ids: Array) -> pa.Array:
         return divided(self.totals[ids], self.seen[ids])

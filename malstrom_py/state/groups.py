@@ -137,8 +137,7 @@ class Groups:
 
     def partials(self) -> list[pa.Array]:
         """Return all states as columns, for `fold_partials`."""
-        ids = self.live()
-        return [column for lane in self._lanes for column in lane.partials(ids)]
+        return self.columns(self.live())
 
     def fold_partials(self, keys: Any, columns: Sequence[pa.Array]) -> None:
         """Add states that `partials` returned: ``keys`` and states, one per row. Raises like `fold`."""
@@ -153,12 +152,12 @@ class Groups:
 
     def partial_states(self, columns: Sequence[pa.Array]) -> list[list[Any]]:
         """Return per aggregation the states in ``columns`` of `partials`, as the row path holds them."""
-        of_lanes = zip(self._lanes, self._of_lanes(columns), strict=True)
-        return [lane.partial_states(some) for lane, some in of_lanes]
+        return [lane.states_in(some) for lane, some in zip(self._lanes, self._of_lanes(columns), strict=True)]
 
     def _of_lanes(self, columns: Sequence[pa.Array]) -> list[list[pa.Array]]:
-        left = iter(columns)
-        return [list(islice(left, 2 if one.arrays == "mean" else 1)) for one in self.aggregations]
+        """Return per aggregation those of `columns` that are its own."""
+        left, nothing = iter(columns), self.live()[:0]
+        return [list(islice(left, len(lane.columns(nothing)))) for lane in self._lanes]
 
     def live(self) -> Array:
         """Return the ids of the keys that have states, ascending."""
@@ -235,11 +234,8 @@ class Groups:
         """
         import pyarrow as pa
 
-        left, arrays, nothing = list(columns), [], self.live()[:0]
-        for lane in self._lanes:
-            width = len(lane.columns(nothing))
-            arrays.append(lane.arrays_of_columns(left[:width]))
-            del left[:width]
+        of_lanes = zip(self._lanes, self._of_lanes(columns), strict=True)
+        arrays = [lane.arrays_of_columns(some) for lane, some in of_lanes]
         ids = self._grown(keys).ids
         held = keys.filter(pa.array(self._live[ids]))
         if not len(held):

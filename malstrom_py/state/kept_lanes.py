@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
-from malstrom_py.data.row_form import python_values
 from malstrom_py.state import group_kernels
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import GroupedRows, NotColumnar
@@ -199,10 +198,6 @@ class _Edge(_Kept):
 
     def finish(self, ids: Array) -> pa.Array:
         return arrow_of(self.kept[ids], self.has[ids] & ~self.none[ids], self.type)
-
-    def partial_states(self, columns: list[pa.Array]) -> list[Any]:
-        values = python_values(columns[0], "a state")
-        return [None if value is None and self.skips else (value,) for value in values]
 
     def set(self, ids: Array, arrays: Any) -> None:
         super().set(ids, arrays)
