@@ -12,6 +12,7 @@ from functools import cache
 from inspect import getattr_static
 from math import isfinite
 from typing import Any, Final
+from weakref import WeakSet
 
 from malstrom_py.errors import PlanError, shown
 
@@ -104,10 +105,17 @@ _TYPO_CHARACTERS_MIN: Final = 9
 _TYPO_LIKENESS: Final = 0.9
 
 
+@cache
+def _looked_through(contract: type) -> WeakSet[type]:
+    """Return the classes of which no member has a name that is nearly one of ``contract``."""
+    return WeakSet()
+
+
 def refuse_misspelt(thing: object, contract: type, what: str) -> None:
     """Raise `PlanError` if ``thing`` has a member that is nearly called as an optional one that it leaves out."""
-    members = members_of(contract)
-    others = [name for name in dir(thing) if len(name) >= _TYPO_CHARACTERS_MIN and name not in members]
+    members, known = members_of(contract), _looked_through(contract)
+    given = getattr(thing, "__dict__", ()) if type(thing) in known else dir(thing)
+    others = [name for name in given if len(name) >= _TYPO_CHARACTERS_MIN and name not in members]
     optional = [name for name in members if len(name) >= _TYPO_CHARACTERS_MIN and "_" in name]
     for name in others:
         if name.startswith("_"):
@@ -115,3 +123,4 @@ def refuse_misspelt(thing: object, contract: type, what: str) -> None:
         for near in get_close_matches(name, optional, 1, _TYPO_LIKENESS):
             if getattr_static(thing, near, members[near]) is members[near]:
                 raise PlanError(f"{what}: {type(thing).__name__} has {name!r}, which nothing reads: write {near!r}")
+    known.add(type(thing))

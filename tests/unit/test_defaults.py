@@ -136,6 +136,13 @@ def test_a_misspelt_member_is_an_error_that_names_the_right_one() -> None:
     mp.Job("docs").source("in", Numbers(lists_again_every=5.0, lists_again_every_s=5.0))
 
 
+def test_a_misspelt_member_of_one_object_is_an_error_after_others_of_its_class() -> None:
+    for _ in range(2):
+        mp.Job("docs").source("in", Numbers())
+        with pytest.raises(PlanError, match="nothing reads: write 'lists_again_every_s'"):
+            mp.Job("docs").source("in", Numbers(lists_again_every=5.0))
+
+
 def test_what_a_part_leaves_out_has_its_default() -> None:
     class Ended:
         def poll(self, rows_max: int) -> list[int]:
