@@ -92,7 +92,8 @@ class JoinRows(ManyValues):
         if not isinstance(batch, ColumnBatch) or batch.form not in self.forms or not batch.columns.num_columns:
             return False
         keys = batch.key_column
-        return keys is not None and GroupIndex.supports(keys.type)
+        # Arrow takes no rows of views.
+        return keys is not None and GroupIndex.supports(keys.type) and not str(keys.type).endswith("_view")
 
     def ids(self, keys: pa.Array) -> Array:
         """Return the ids of keys, which get some. `NotColumnar` if they are of another kind than earlier ones."""

@@ -35,10 +35,20 @@ Sent = tuple[Any, Any, Any, int]
 
 Definition = Callable[[list[Came]], list[Sent]]
 
-TYPES: Final[list[list[pa.DataType]]] = [[pa.string(), pa.large_string()], [pa.int64(), pa.int16()]]
+TYPES: Final[list[list[pa.DataType]]] = [
+    [pa.string(), pa.large_string()],
+    [pa.int64(), pa.int16(), pa.uint64()],
+    [pa.binary(), pa.large_binary()],
+    [pa.dictionary(pa.int32(), pa.string()), pa.string()],
+]
 """Of columns of keys."""
 
-KEYS: Final[list[list[Any]]] = [["a", "", "ä", None], [0, -1, 300, None]]
+KEYS: Final[list[list[Any]]] = [
+    ["a", "", "ä", None],
+    [0, 1, 300, None],
+    [b"a", b"", b"\xff", None],
+    ["a", "b", "ä", None],
+]
 
 
 # -- the definitions --
@@ -183,7 +193,7 @@ def batch_of(rows: list[Came], of_keys: pa.DataType | None, draw: Random) -> Bat
 
 def script(draw: Random) -> Iterator[tuple[int, list[Came], pa.DataType | None]]:
     """Yield an epoch, and the batch that comes after it: a side's rows, and the type of its keys."""
-    of, mix, epoch = draw.randrange(2), draw.choice([0.0, 0.0, 0.15, 1.0]), -1
+    of, mix, epoch = draw.randrange(len(KEYS)), draw.choice([0.0, 0.0, 0.15, 1.0]), -1
     number = 0
     for _ in range(draw.randint(1, 14)):
         side, rows = draw.randrange(2), []
