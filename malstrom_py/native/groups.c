@@ -23,6 +23,7 @@
 #define TOO_MANY (-2)
 #define NOT_TEXT (-3)
 #define BLOCK 64
+#define LARGE (1 << 21)
 
 /* ---- keys ---- */
 
@@ -194,7 +195,9 @@ static inline int64_t id_of(Index *index, uint32_t hash, int64_t number, const u
     int64_t id = next_id(index, number, data, length);
     if (id < 0) return id - 1; /* -1 is a key without an id */
     index->table[at] = (uint64_t)hash << 32 | (uint64_t)(id + 1);
-    if (3 * (uint64_t)index->n > 2 * index->mask && grow_table(index)) return NO_MEMORY - 1;
+    /* Half full while it is small; then two thirds, as memory costs more than the longer way to a key. */
+    uint64_t full = index->mask < LARGE ? index->mask / 2 : index->mask / 3 * 2;
+    if ((uint64_t)index->n > full && grow_table(index)) return NO_MEMORY - 1;
     return id;
 }
 
