@@ -175,6 +175,38 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
     return map_inside(type_, plain_type)
 
 
+_last: tuple[pa.Schema, pa.Schema] | None = None
+"""The last schema that `without_views` got, and that of its result: looking at types takes longer than a batch."""
+
+
+def without_views(columns: pa.RecordBatch) -> pa.RecordBatch:
+    """Return ``columns`` with text and bytes in views as large text and bytes: Arrow picks no rows of views.
+
+    >>> import pyarrow as pa
+    >>> without_views(pa.RecordBatch.from_arrays([pa.array(["a"], pa.string_view())], ["text"])).schema.types
+    [DataType(large_string)]
+    """
+    global _last  # noqa: PLW0603
+    last, schema = _last, columns.schema
+    if last is None or not schema.equals(last[0]):
+        import pyarrow as pa
+
+        types = [_without_views(type_) for type_ in schema.types]
+        fields = [field.with_type(type_) for field, type_ in zip(schema, types, strict=True)]
+        last = _last = (schema, pa.schema(fields, schema.metadata))
+    return columns if last[1].equals(schema) else columns.cast(last[1])
+
+
+def _without_views(type_: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_string_view(type_):
+        return pa.large_string()
+    if pa.types.is_binary_view(type_):
+        return pa.large_binary()
+    return map_inside(type_, _without_views)
+
+
 def stored_type(type_: pa.DataType, *, times: bool = True) -> pa.DataType:
     """Return the layout of ``type_`` in files: no large, view or fixed-size layouts, times of day in microseconds.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks
@@ -58,6 +59,35 @@ class _Part:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+VIEWS = pa.schema([("s", pa.string_view()), ("i", pa.binary_view()), ("list", pa.list_(pa.string_view()))])
+PLAIN = pa.schema([("s", pa.string()), ("i", pa.binary()), ("list", pa.list_(pa.string()))])
+WHOLE: dict[str, Callable[[Any], Any]] = {
+    "filter": lambda stream: stream.filter("kept", lambda row: row["i"] != b"1"),
+    "branch": lambda stream: stream.branch("odd", lambda row: row["i"] == b"1")[0],
+    "final": lambda stream: stream.key_by("k", "s").final(),
+    "distinct": lambda stream: stream.key_by("k", "s").distinct("new", by="i"),
+    "map_batches": lambda stream: stream.map_batches("same", lambda batch: batch).filter("kept", lambda row: row["s"]),
+}
+
+
+@pytest.mark.parametrize("step", WHOLE)
+@pytest.mark.parametrize("made_by", ["a source", "map_batches"])
+def test_text_and_bytes_in_views_are_taken_like_others(step: str, made_by: str) -> None:
+    rows = [{"s": "aab"[n % 3], "i": b"%d" % (n % 2), "list": ["x"]} for n in range(6)]
+
+    def run(schema: pa.Schema) -> list[Any]:
+        is_source = made_by == "a source"
+        source = Batches([rows], columns=True, schema=schema if is_source else PLAIN)
+        stream: Any = mp.Job("test").source("in", source)
+        return mp.collect(
+            WHOLE[step](stream if is_source else stream.map_batches("views", lambda one: one.cast(schema)))
+        )
+
+    expected = run(PLAIN)
+    assert expected
+    assert run(VIEWS) == expected
 
 
 def test_steps_by_column_and_counts_make_no_row() -> None:
