@@ -314,7 +314,10 @@ def _check_order_free(one: Aggregation[Any, Any], column: pa.Array | None) -> No
     """Raise `NotColumnar` if parts of ``column`` may give other results in another order."""
     import pyarrow as pa
 
-    if column is not None and one.arrays in _ORDER_FREE and one.arrays != "count" and pa.types.is_floating(column.type):
+    if column is None or one.arrays not in _ORDER_FREE or one.arrays == "count":
+        return
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_floating(kind):
         raise NotColumnar("floats, whose sum depends on the order")
 
 

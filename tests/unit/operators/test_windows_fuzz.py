@@ -267,6 +267,17 @@ def test_first_and_last_of_sliding_windows_are_gathered_in_arrays() -> None:
     assert found[4] == {"first": 1, "last": 3, "n": 2}
 
 
+def test_floats_in_a_dictionary_are_added_in_the_order_of_arrival() -> None:
+    """As plain floats are: the sum of parts by pane would be another one."""
+    step = step_of("sliding", ["first", "total"])
+    rows = [("a", 5, 1e16), ("a", 1, 1.0), ("a", 6, -1e16)]
+    batch = keyed((True, rows))
+    assert isinstance(batch, ColumnBatch)
+    encoded = pa.RecordBatch.from_pydict({"v": batch.columns.column("v").dictionary_encode()})
+    step.push(batch.with_columns(encoded), Epoch(MAX_EPOCH))
+    assert collected(results_of(step)) == oracle("sliding", ["first", "total"], rows)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     times=st.lists(st.integers(-40, 90), min_size=1, max_size=40).flatmap(lambda of: st.sampled_from([of, sorted(of)])),
