@@ -59,8 +59,11 @@ class JoinPanes(JoinRows):
     def clear(self) -> None:
         self._few: list[tuple[int, Block]] = []  # small batches, of a side, whose keys have no ids yet
         self._few_rows = 0
-        self._types: set[pa.DataType] = set()  # of keys that certainly get ids
         super().clear()
+
+    def _number(self) -> None:
+        self._types: set[pa.DataType] = set()  # of keys that certainly get ids
+        super()._number()
 
     @property
     def sides(self) -> tuple[KeptRows, ...]:
@@ -140,7 +143,7 @@ class JoinPanes(JoinRows):
                 return False
         self.mark(ids)
         keys: Any = kept.key_column
-        if str(keys.type) in _CERTAIN:
+        if str(keys.type) in _CERTAIN and keys.null_count < len(keys):  # None alone does not fix the kind of the keys
             self._types.add(keys.type)
         self._add(side, kept, ids, starts)
         return True

@@ -214,6 +214,19 @@ def test_keys_of_which_arrow_takes_no_rows_become_rows() -> None:
     }
 
 
+def test_numbers_after_texts_on_the_other_side_become_rows_though_none_had_come_as_a_number() -> None:
+    run = Run(windowed("outer", windows.tumbling(6)))
+    run.take(columns_of([(None, 1, 1)], "other numbers"), 0)
+    run.take(columns_of([("a", 2, 2)], "texts"), 1)
+    run.take(columns_of([(2**40, 3, 3)], "other numbers"), 0)
+    run.take(Epoch(MAX_EPOCH))
+    assert {key: [pair.left or pair.right for pair, _ in pairs] for key, pairs in run.found.items()} == {
+        None: [{"n": 1, "text": "1"}],
+        "a": [{"n": 2, "text": "2"}],
+        2**40: [{"n": 3, "text": "3"}],
+    }
+
+
 # tables
 
 
