@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.row_form import SCALAR
 from malstrom_py.state.group_values import Array
-from malstrom_py.state.join_image import Kind, fitted, plain_key
+from malstrom_py.state.join_image import Kind, fitted, one_key_column, plain_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -198,8 +198,8 @@ def one_block(blocks: Sequence[Block]) -> Block:
     first = blocks[0].batch
     (columns,) = pa.Table.from_batches([block.batch.columns for block in blocks]).combine_chunks().to_batches()
     keys: list[Any] = [block.batch.key_column for block in blocks]
-    if any(one.type != other.type for one, other in pairwise(keys)):
-        keys = [plain_key(column) for column in keys]
-    batch = ColumnBatch(columns, key_column=pa.concat_arrays(keys), named=first.named, form=first.form)
+    alike = all(one.type == other.type for one, other in pairwise(keys))
+    key_column = pa.concat_arrays(keys) if alike else one_key_column(map(plain_key, keys))
+    batch = ColumnBatch(columns, key_column=key_column, named=first.named, form=first.form)
     ids = np.concatenate([block.ids for block in blocks])
     return Block(batch, ids, np.concatenate([block.moments for block in blocks]), len(ids))

@@ -227,6 +227,19 @@ def test_numbers_after_texts_on_the_other_side_become_rows_though_none_had_come_
     }
 
 
+@pytest.mark.parametrize("disturb", [Run.move, Run.restore])
+@pytest.mark.parametrize("join", [windowed("left", windows.tumbling(6)), tabled(how="left", wait=True)])
+def test_a_none_that_came_back_alone_is_a_key_beside_numbers(join: Any, disturb: Any) -> None:
+    """An image of nothing but None does not say of which type its keys are."""
+    run = Run(join)
+    run.take(columns_of([(None, 1, 1)], "other numbers"), 0)
+    disturb(run)
+    run.take(columns_of([(2**40, 2, 2), (None, 3, 3)], "other numbers"), 0)
+    run.take(Epoch(MAX_EPOCH))
+    found = {key: [pair.left["n"] for pair, _ in pairs] for key, pairs in run.found.items()}
+    assert found == {None: [1, 3], 2**40: [2]}
+
+
 # tables
 
 
