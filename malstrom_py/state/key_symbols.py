@@ -249,7 +249,7 @@ def _plain(column: pa.Array) -> pa.Array:
     import pyarrow as pa
 
     column, kind = plain_keys(column, None)
-    if kind is None:
+    if kind is None or column.null_count == len(column):  # None alone does not say of which type the other keys are
         return pa.nulls(len(column))
     return column if pa.types.is_integer(column.type) else column.cast(large_type(column.type))
 

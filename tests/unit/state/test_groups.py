@@ -377,3 +377,12 @@ def test_rows_of_one_key_give_what_rows_of_several_do(
         except NotColumnar:
             found.append([["rows"]])
     assert same(found[0]) == same(found[1])
+
+
+@pytest.mark.parametrize("nothing", [pa.null(), pa.int64(), pa.string(), pa.binary()], ids=str)
+@pytest.mark.parametrize("keys", [[1, None], ["1", None], [b"1", None]], ids=repr)
+def test_keys_of_windows_have_the_type_of_those_that_are_not_none(nothing: pa.DataType, keys: list[Any]) -> None:
+    """A column of None alone that came before had set it: 1 became "1", text became bytes, or the step failed."""
+    symbols = KeySymbols()
+    numbers = [*symbols.of(pa.nulls(1, nothing)), *symbols.of(pa.array(keys))]
+    assert symbols.keys(np.array(numbers)).to_pylist() == [None, *keys]
