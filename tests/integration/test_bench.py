@@ -42,7 +42,7 @@ def test_every_row_crosses_to_the_owner_of_its_slot(share: str) -> None:
 
 
 def test_with_one_worker_only_sampled_keys_are_given_to_the_partitioner() -> None:
-    one, two = exchange.measure_workers(3000, 1, (1, 2))
+    one, two = exchange.measure_workers(30_000, 1, (1, 2))  # a job samples 32 rows at least
     assert one.endswith("of one, 0.00 keys per record given to the partitioner")
     hashed = re.search(r"of one, (\d\.\d\d) keys per record given to the partitioner$", two)
     # Keys that are hashed for figures come on top, a few for each time that the figures are taken.
