@@ -153,11 +153,45 @@ class _IndexSlots(CheckedKeys):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _OwnFunction:
+    """The user's ``function`` of ``step``: key -> (slot below ``slots``, size of the key in bytes)."""
+
+    function: Callable[[Any], int]
+    slots: int
+    step: str
+
+    def __call__(self, key: Any) -> tuple[int, int]:
+        try:
+            returned = self.function(key)
+        except Exception as error:
+            raise self._error(
+                f"failed: {sentence(describe_error(error))}", key, failed_in(self.function, error)
+            ) from error
+        try:
+            slot = operator.index(returned)
+        except Exception as error:  # of a value without __index__, or raised by it
+            what = f"returned {type(returned).__name__} for a key, but a slot is an int from 0 to {self.slots - 1}"
+            raise self._error(what, key) from error
+        if not 0 <= slot < self.slots:
+            raise self._error(f"returned {slot} for a key, but slots go from 0 to {self.slots - 1}", key)
+        return slot, getsizeof(key)
+
+    def _error(self, what: str, key: Any, place: str = "") -> OperatorError:
+        where = f"step {self.step!r}: " if self.step else ""
+        function = describe_function(self.function)
+        return OperatorError(
+            f"{where}the partitioner {place or function} {what}. It takes a key and returns its slot.",
+            step=self.step,
+            key=key,
+            function=function,
+        )
+
+
 class _OwnSlots(CheckedKeys):
     def __init__(self, function: Callable[[Any], int], slots: int, *, step: str) -> None:
         super().__init__(slots, step=step)
-        self._function = function
-        self._cache = SlotCache(self._find)
+        self._cache = SlotCache(_OwnFunction(function, slots, step))
 
     def slot_of(self, key: Any) -> int:
         check_key(key, self._step)
@@ -171,29 +205,3 @@ class _OwnSlots(CheckedKeys):
         from malstrom_py.rescale.slots import column_slots
 
         return column_slots(keys, slots_of=self.slots_of, slots_of_vector=None, step=self._step)
-
-    def _find(self, key: Any) -> tuple[int, int]:
-        try:
-            returned = self._function(key)
-        except Exception as error:
-            raise self._error(
-                f"failed: {sentence(describe_error(error))}", key, failed_in(self._function, error)
-            ) from error
-        try:
-            slot = operator.index(returned)
-        except Exception as error:  # of a value without __index__, or raised by it
-            what = f"returned {type(returned).__name__} for a key, but a slot is an int from 0 to {self._slots - 1}"
-            raise self._error(what, key) from error
-        if not 0 <= slot < self._slots:
-            raise self._error(f"returned {slot} for a key, but slots go from 0 to {self._slots - 1}", key)
-        return slot, getsizeof(key)
-
-    def _error(self, what: str, key: Any, place: str = "") -> OperatorError:
-        where = f"step {self._step!r}: " if self._step else ""
-        function = describe_function(self._function)
-        return OperatorError(
-            f"{where}the partitioner {place or function} {what}. It takes a key and returns its slot.",
-            step=self._step,
-            key=key,
-            function=function,
-        )

@@ -303,7 +303,7 @@ class StableSlots(CheckedKeys):
 
     def __init__(self, slots: int, *, step: str = "") -> None:
         super().__init__(slots, step=step)
-        self._cache = SlotCache(self._find)
+        self._cache = SlotCache(partial(_slot_and_size, slots=slots))  # a bound method would keep the cache in a cycle
 
     def slot_of(self, key: Any) -> int:
         """Return the slot of one key; `CodecError` if it is not legal."""
@@ -324,10 +324,6 @@ class StableSlots(CheckedKeys):
         listed = keys if isinstance(keys, list) else list(keys)
         return memoryview(native.slots(listed, self._slots, self._cache.slot_of)).cast("I")
 
-    def _find(self, key: Any) -> tuple[int, int]:
-        hashed, size = hash_and_size(key)
-        return hashed % self._slots, size
-
     def slots_of_arrow(self, keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
         """Return the slots of a column of keys, as an array of uint32 without nulls; a null is the key None."""
         return column_slots(
@@ -337,6 +333,11 @@ class StableSlots(CheckedKeys):
             slots_of_text=partial(text_slots, slots=self._slots),
             step=self._step,
         )
+
+
+def _slot_and_size(key: Any, *, slots: int) -> tuple[int, int]:
+    hashed, size = hash_and_size(key)
+    return hashed % slots, size
 
 
 def mod_hashes(numbers: np.ndarray[Any, np.dtype[np.int64]], slots: int) -> np.ndarray[Any, np.dtype[np.uint64]]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
+from weakref import WeakMethod
 
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec
@@ -20,6 +21,24 @@ if TYPE_CHECKING:
     from malstrom_py.state.keyed_state import KeyedState
 
 OnError = Literal["fail", "skip", "dead-letter"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def weakly(method: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that calls ``method`` and does not keep its object.
+
+    For a part of an operator that calls its owner: a cycle would keep the state of an ended job in memory.
+    """
+    found = WeakMethod(method)
+
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        alive = found()
+        assert alive is not None, "an operator's part is called by its owner alone"
+        return alive(*args, **options)
+
+    return call
 
 
 class Outlet(Protocol):

@@ -24,7 +24,7 @@ from malstrom_py.errors.text import (
     redacts,
     sentence,
 )
-from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
+from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, weakly
 from malstrom_py.operators.failures import ErrorPolicy
 from malstrom_py.operators.keyed import keys_of
 
@@ -268,7 +268,7 @@ class ColumnStep(Operator):
 
     def __init__(self, context: StepContext, *, names: Sequence[str] | None = None) -> None:
         super().__init__(context)
-        self._row_columns = RowColumns(self.error, exact=True, names=names)
+        self._row_columns = RowColumns(weakly(self.error), exact=True, names=names)
 
     def columns_of(self, batch: Batch) -> ColumnBatch:
         """Return ``batch`` as columns. A value that is not a dict, dataclass or namedtuple is the column ``value``."""
@@ -320,7 +320,7 @@ class FilterColumns(ColumnStep):
 
     def __init__(self, context: StepContext, *, predicate: pl.Expr) -> None:
         super().__init__(context, names=roots_of([predicate]))
-        self._mask = Expressions([predicate], lambda frame, exprs: frame.select(exprs), self.error)
+        self._mask = Expressions([predicate], lambda frame, exprs: frame.select(exprs), weakly(self.error))
         self._is_seen = False
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
@@ -412,8 +412,8 @@ class Select(ColumnStep):
 
     def __init__(self, context: StepContext, *, expressions: Sequence[pl.Expr]) -> None:
         super().__init__(context, names=None if self.keeps_others else roots_of(expressions))
-        self._expressions = Expressions(expressions, self.evaluated, self.error)
-        self._beside_text = BesideText(expressions, self.error)
+        self._expressions = Expressions(expressions, self.evaluated, weakly(self.error))
+        self._beside_text = BesideText(expressions, weakly(self.error))
 
     @staticmethod
     def evaluated(frame: pl.DataFrame, expressions: Sequence[pl.Expr]) -> pl.DataFrame:

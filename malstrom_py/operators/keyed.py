@@ -17,7 +17,7 @@ from malstrom_py.data.messages import MAX_EPOCH, Epoch, StateMessage
 from malstrom_py.data.time import from_clock
 from malstrom_py.errors import InternalError, OperatorError, lasting
 from malstrom_py.errors.text import column_of
-from malstrom_py.operators.base import Operator, Outlet, StepContext
+from malstrom_py.operators.base import Operator, Outlet, StepContext, weakly
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.state.expiry import Expiry
 from malstrom_py.state.keyed_state import KeyedState, Migrate
@@ -83,7 +83,11 @@ class StatefulOperator(Operator):
         self.scheduled = self.scheduled or by_clock
         if not by_clock:
             self.failures.failed = None if self.context.on_error == "fail" else set()
-            self.on_batch = partial(self._in_pieces, self.on_batch)  # type: ignore[method-assign]  # for this one alone
+            self.on_batch = partial(weakly(self._in_pieces), weakly(self.on_batch))  # type: ignore[method-assign]  # for this one alone
+
+    def tracks(self) -> bool:
+        """Return whether the state's changed keys are tracked."""
+        return self.state.tracked
 
     def _in_pieces(self, process: Callable[[Batch, Outlet], None], batch: Batch, out: Outlet) -> None:
         """Process a batch in pieces, within which no key's state ends. Requires a ttl of event time.

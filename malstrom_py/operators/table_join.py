@@ -15,7 +15,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.data.row_form import form_of
 from malstrom_py.errors import OperatorError, shown
-from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.base import Outlet, StepContext, weakly
 from malstrom_py.operators.join import Pair, pairs_of
 from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of
 from malstrom_py.operators.unmatched import Unmatched
@@ -57,7 +57,7 @@ class TableJoin(StatefulOperator):
         super().__init__(context)
         self._keeps, self._waits, self._wait, self._fixed = keeps, waits, wait, fixed
         self.watch = self._unmatched = Unmatched(context)
-        self._table = ColumnTable(timed=bool(context.timed), tracked=lambda: self.state.tracked)
+        self._table = ColumnTable(timed=bool(context.timed), tracked=weakly(self.tracks))
         self.state.values = self._table
         self.takes_columns = wait is None and context.timed is not None
         if not self.takes_columns:  # a wait that ends needs the timers of rows

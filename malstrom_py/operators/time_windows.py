@@ -17,7 +17,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.row_form import PARTIALS
 from malstrom_py.errors import InternalError
-from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.base import Outlet, StepContext, weakly
 from malstrom_py.operators.keyed import keys_of
 from malstrom_py.operators.panes import Pane, Panes, Piece, Split, split_by_span
 from malstrom_py.operators.pre_aggregation import PreAggregation, columns_of
@@ -81,7 +81,7 @@ class TimeWindows(WindowOperator):
         self._panes = make(
             gathering.aggregations if self._by_columns else (),
             single=gathering.names is None,
-            note=self.state.note_column,
+            note=weakly(self.state.note_column),
         )
         self._runs = self._panes if isinstance(self._panes, RunPanes) else None
         self.state.values = self._panes

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.data.row_form import SCALAR, form_of
-from malstrom_py.operators.base import Outlet, StepContext
+from malstrom_py.operators.base import Outlet, StepContext, weakly
 from malstrom_py.operators.join import How, Pair, count_alone, pairs_of
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
 from malstrom_py.operators.stateless import spread
@@ -65,7 +65,7 @@ class WindowJoin(StatefulOperator):
         self._how: How = how
         self._size, self._step, self._origin = size, step, origin
         self.watch = self._unmatched = Unmatched(context)
-        self._panes = JoinPanes(gcd(size, step), origin, lambda: self.state.tracked)
+        self._panes = JoinPanes(gcd(size, step), origin, weakly(self.tracks))
         self.state.values = self._panes
         self._reached = MIN_EPOCH
 

@@ -58,7 +58,19 @@ class KeyedState:
     """
 
     __slots__ = (
-        *("_aside", "_changes", "_codec", "_sent", "arrays", "clock_timers", "expiry", "step", "timers", "untried"),
+        *(
+            "__weakref__",
+            "_aside",
+            "_changes",
+            "_codec",
+            "_sent",
+            "arrays",
+            "clock_timers",
+            "expiry",
+            "step",
+            "timers",
+            "untried",
+        ),
         *("rows_only", "values"),
     )
 

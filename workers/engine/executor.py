@@ -180,9 +180,17 @@ class _Node:
         """The successors, on all ports."""
         return (target for port in self._targets for target, _ in port)
 
+    def close(self) -> None:
+        """Let go of the other nodes: these cycles would keep the state of all steps until a full collection."""
+        self._inbound, self._targets, self._behind, self._run = [], [], None, _nothing
+
     def drain(self) -> None:
         # Only higher ranks can be ready while this node runs, so running them now does not change the order.
         self._run()
+
+
+def _nothing() -> None:
+    """The run of a closed node."""
 
 
 def _behind(node: _Node) -> set[_Node]:
@@ -218,6 +226,11 @@ class Executor:
                 if not 0 <= source < rank:
                     raise InternalError(f"node {spec.name!r}: its input {source} is not of lower rank than {rank}")
                 self._nodes[source].connect(port, self._nodes[rank], index)
+
+    def close(self) -> None:
+        """Disconnect the nodes, so that the operators go with the last reference to them. The counters stay."""
+        for node in self._nodes:
+            node.close()
 
     def push(self, node: int, message: Batch | Control, *, index: int = 0) -> None:
         """Queue ``message`` at input ``index`` of a node. `run` processes it."""

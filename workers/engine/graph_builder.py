@@ -77,6 +77,12 @@ class WorkerGraph:
     entries: dict[str, int]
     turn: TimeShare
 
+    def close(self) -> None:
+        """End the references of the nodes to each other, and of the regions to the worker."""
+        self.executor.close()
+        for feed in self.feeds:
+            feed.close()
+
 
 def build_graph(
     plan: Plan,

@@ -123,6 +123,10 @@ PassBarrier = Callable[[Barrier, Mapping[str, int], Callable[[StateMessage], Non
 the `AbsBarrier` into the region."""
 
 
+def _refused(barrier: Barrier, passed: Mapping[str, int], let_in: Callable[[StateMessage], None]) -> None:
+    raise InternalError(f"barrier {barrier.snapshot} has passed a worker that is closed")
+
+
 class ExchangeEntry(NamedTuple):
     """One exchange that feeds the region, and the node that its channels lead to."""
 
@@ -532,6 +536,10 @@ class RegionInput:
         if all(lane.blocked for lane in lanes) and (self._sources_wait or not self.sources):
             self.is_aligned = True
             self._maybe_pass()
+
+    def close(self) -> None:
+        """Let go of the worker that this region belongs to."""
+        self._pass_barrier = _refused
 
     def _maybe_pass(self) -> None:
         """Pass the aligned message. A barrier waits for held epochs, so that after it all steps of the region have seen

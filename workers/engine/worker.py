@@ -458,8 +458,12 @@ class Worker:
         self._close([thing for thing in self._closing if not _is_transactional(thing)])
 
     def close(self) -> None:
-        """Close open sources and writers, then the resources of this worker. Raise the first error at the end."""
+        """Close open sources and writers, then the resources of this worker. Raise the first error at the end.
+
+        The state goes with the last reference to this worker: nothing in it refers to it any more.
+        """
         self._close([*self._closing, self._resources])
+        self._graph.close()
 
     def _close(self, things: Sequence[Closable]) -> None:
         with self._resources:

@@ -194,6 +194,7 @@ class LocalWorkers:
 
     def close(self, *, failed: bool) -> None:
         _each(host.close for host in self._hosts.values())
+        self._hosts = {}  # the run is known for as long as its result: the state of its workers is not
 
     def _load(self, plan: Plan, steps: Collection[str]) -> States:
         """Load the initial states once for all workers."""

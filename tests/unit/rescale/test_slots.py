@@ -19,7 +19,7 @@ from malstrom_py.data.equality import settled_keys
 from malstrom_py.errors import CodecError, PlanError
 from malstrom_py.rescale import slots as arrow_slots
 from malstrom_py.rescale import slots as slot_cache
-from malstrom_py.rescale.keys.key_hash import hash_key
+from malstrom_py.rescale.keys.key_hash import hash_and_size, hash_key
 from malstrom_py.rescale.slots import (
     SLOTS_MAX,
     SlotCache,
@@ -79,13 +79,12 @@ def test_f4_a_list_of_anything_gives_the_slots_of_its_keys() -> None:
 @pytest.mark.parametrize("path", PATHS)
 def test_f3_a_key_of_a_rarer_type_is_hashed_once_per_distinct_value(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed = list[Any]()
-    find = StableSlots._find
 
-    def counting(self: StableSlots, key: Any) -> tuple[int, int]:
+    def counting(key: Any) -> tuple[int, int]:
         hashed.append(key)
-        return find(self, key)
+        return hash_and_size(key)
 
-    monkeypatch.setattr(StableSlots, "_find", counting)
+    monkeypatch.setattr(slot_cache, "hash_and_size", counting)
     finder = StableSlots(1024)
     keys = [1.5, Decimal(7), ("a", 2.5), date(2013, 1, 1), 2**63] * 100
     with running(path):

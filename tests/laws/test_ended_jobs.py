@@ -1,0 +1,66 @@
+"""The state of a job is gone once the job has ended: no cycle keeps it until the next collection of garbage."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.operators.base import Operator
+from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.write_sink import WriteSink
+from malstrom_py.workers.engine.worker import Worker
+from tests.laws.test_forms import CASES
+
+ROWS = [{"n": i % 5, "m": i, "big": i, "x": i / 2, "odd": i / 4, "s": "ab"[i % 2], "b": not i % 3} for i in range(60)]
+HELD_BY_THE_JOB = (ReadSource, WriteSink)
+"""The coordinator has its own of these, which have no state of keys."""
+
+
+def job_of(name: str, *, columns: bool) -> mp.Job:
+    """Return a job of the case ``name`` of `CASES`, on rows or on columns."""
+    step, options = CASES[name]
+    job, streams = mp.Job("ended"), list[Any]()
+    for number in range(options.get("inputs", 1)):
+        stream: Any = job.source(f"in-{number}", sources.Memory(ROWS))
+        if columns:
+            stream = stream.select(f"columns-{number}", *ROWS[0])
+        if options.get("timed"):
+            stream = stream.assign_timestamps(f"at-{number}", "m")
+            if "untimed" not in name:
+                stream, _ = stream.generate_epochs(f"epochs-{number}", mp.limit_out_of_orderness(9))
+        if options.get("keyed", True):
+            stream = stream.key_by(f"key-{number}", "s")
+        streams.append(stream)
+    made = step(*streams)
+    for number, output in enumerate(made if isinstance(made, list | tuple) else [made]):
+        output.sink(f"out-{number}", sinks.Memory())
+    return job
+
+
+def left_of_jobs() -> list[object]:
+    """Return the workers, operators and structures of state that exist."""
+    return [
+        thing
+        for thing in gc.get_objects()
+        if (isinstance(thing, Worker | Operator) and not isinstance(thing, HELD_BY_THE_JOB))
+        or str(type(thing).__module__).startswith("malstrom_py.state.")
+    ]
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("name", CASES)
+def test_an_ended_job_leaves_no_state(name: str, columns: bool) -> None:
+    mp.run(job_of(name, columns=columns))  # what is kept for all jobs is made now
+    gc.collect()
+    before = {id(thing) for thing in left_of_jobs()}
+    gc.disable()
+    try:
+        mp.run(job_of(name, columns=columns), workers=2)
+        left = [type(thing).__qualname__ for thing in left_of_jobs() if id(thing) not in before]
+    finally:
+        gc.enable()
+    assert left == []
