@@ -58,20 +58,8 @@ class KeyedState:
     """
 
     __slots__ = (
-        *(
-            "__weakref__",
-            "_aside",
-            "_changes",
-            "_codec",
-            "_sent",
-            "arrays",
-            "clock_timers",
-            "expiry",
-            "step",
-            "timers",
-            "untried",
-        ),
-        *("rows_only", "values"),
+        *("_aside", "_changes", "_codec", "_sent", "arrays", "clock_timers", "expiry", "step", "timers", "untried"),
+        *("__weakref__", "rows_only", "values"),
     )
 
     def __init__(self, step: str, codec: Codec) -> None:
