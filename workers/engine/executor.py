@@ -181,7 +181,7 @@ class _Node:
         return (target for port in self._targets for target, _ in port)
 
     def close(self) -> None:
-        """Let go of the other nodes: these cycles would keep the state of all steps until a full collection."""
+        """Release the other nodes: these cycles would keep the state of all steps until a full collection."""
         self._inbound, self._targets, self._behind, self._run = [], [], None, _nothing
 
     def drain(self) -> None:

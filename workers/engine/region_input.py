@@ -538,7 +538,7 @@ class RegionInput:
             self._maybe_pass()
 
     def close(self) -> None:
-        """Let go of the worker that this region belongs to."""
+        """Release the worker that this region belongs to."""
         self._pass_barrier = _refused
 
     def _maybe_pass(self) -> None:
