@@ -28,6 +28,7 @@ from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.garbage import fewer_collections
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.engine.worker_loop import Wake, WorkerLoop
 from malstrom_py.workers.ray.coordinator_watch import CoordinatorWatch
@@ -176,7 +177,8 @@ class WorkerServer:
         """Run the loop until `Close`; after an error, close what is still open and raise it."""
         self._transport.connect(COORDINATOR, self._coordinator)
         try:
-            self._loop.run()
+            with fewer_collections():
+                self._loop.run()
             if self._box is not None:
                 self._box.close()
             _LOG.debug("closed")

@@ -22,6 +22,7 @@ from malstrom_py.workers.coordinator.coordinator import Coordinator, G
 from malstrom_py.workers.coordinator.metering import Metering
 from malstrom_py.workers.coordinator.reloading import Trial
 from malstrom_py.workers.coordinator.snapshot_coordinator import result_in
+from malstrom_py.workers.engine.garbage import fewer_collections
 from malstrom_py.workers.reports.job_status import JobStatus
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.interrupts import Interrupts
@@ -62,7 +63,7 @@ class JobRun(Generic[G]):
 
     def execute(self, until: Callable[[Coordinator[G]], bool] | None = None, until_s: float | None = None) -> RunResult:
         """To its end, or until ``until(crew)`` is true after a step, or the clock's monotonic time is ``until_s``."""
-        with self._interrupts, self._pins:
+        with self._interrupts, self._pins, fewer_collections():
             try:
                 begun = self._crew.begin()
                 self.has_begun = True
