@@ -326,7 +326,7 @@ class Files(Pinned[V_co, InputFiles]):
         pinned = None if self._pin.known is None else self._pin.known.files.get(section.file)
 
         def open_at(position: dict[str, Any]) -> BasePart[Any]:
-            types = known or self._types_by([section.file])
+            types = self._reading.completed(known or self._types_by([section.file]))
             remembered.update(schema=types.schema, first=types.first)
             file = section.file
             path = self._base / file if self._objects is None else self._objects.present(file)
@@ -350,7 +350,7 @@ class Files(Pinned[V_co, InputFiles]):
                 f"{part!r} is not one of the watched folders {', '.join(repr(one.part) for one in self._watched)}: "
                 f"keep the patterns, or start the job without resuming."
             )
-        types = Types() if state is None else self._resumed_types(part, state) or Types()
+        types = Types() if state is None else self._reading.completed(self._resumed_types(part, state) or Types())
         return FollowPart(watched, self._reading, types=types, find_types=self._types_by, state=state)
 
     def _fit_format(self) -> None:

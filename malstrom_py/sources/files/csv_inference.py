@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import in_microseconds
@@ -81,8 +81,10 @@ def _header_names(record: Bytes, dialect: Dialect) -> list[str]:
     return names
 
 
-def infer_types(path: FilePath, dialect: Dialect = COMMA, *, frames_max: int) -> Iterator[pa.Schema]:
-    """Yield the column types by the header (all null), then by each frame in turn."""
+def infer_types(
+    path: FilePath, dialect: Dialect = COMMA, *, frames_max: int, but: Callable[[str], bool] = lambda name: False
+) -> Iterator[pa.Schema]:
+    """Yield the column types by the header (all null), then by each frame in turn those of columns not ``but``."""
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
@@ -91,7 +93,11 @@ def infer_types(path: FilePath, dialect: Dialect = COMMA, *, frames_max: int) ->
         return
     names, offset = header
     yield pa.schema([(name, pa.null()) for name in names])
-    convert = pa_csv.ConvertOptions(**null_options(dialect))
+    inferred = [name for name in names if not but(name)]
+    if not inferred:
+        return
+    only = None if len(inferred) == len(names) else inferred
+    convert = pa_csv.ConvertOptions(include_columns=only, **null_options(dialect))
     for data in _first_frames(path, offset, frames_max, dialect):
         table = read_block(data, names, convert, dialect, on_malformed=_skip)
         yield _kept_as_written(_usable_types(table), data, names, dialect)

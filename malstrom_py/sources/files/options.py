@@ -7,7 +7,7 @@ is the precision of Python's datetime, time and timedelta; a value that would lo
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
@@ -46,10 +46,11 @@ def adapted(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(without_nanoseconds(field.type)).remove_metadata() for field in schema])
 
 
-def merge_types(schemas: Iterator[pa.Schema]) -> pa.Schema | None:
+def merge_types(schemas: Iterator[pa.Schema], only: Collection[str] | None = None) -> pa.Schema | None:
     """Return the first schema; a null column takes the first other type in a later schema, else string.
 
-    Reads no more of ``schemas`` than needed; None if there are none.
+    ``only``: the columns whose types are needed; others stay null. Reads no more of ``schemas`` than needed; None if
+    there are none.
     """
     import pyarrow as pa
 
@@ -57,14 +58,21 @@ def merge_types(schemas: Iterator[pa.Schema]) -> pa.Schema | None:
     for schema in schemas:
         if not found:
             found = dict(zip(schema.names, schema.types, strict=True))
-        for name in [name for name, known in found.items() if pa.types.is_null(known)]:
+        for name in untyped(found, only):
             if name in schema.names:
                 found[name] = schema.field(name).type
-        if not any(pa.types.is_null(known) for known in found.values()):
+        if not untyped(found, only):
             break
     if not found:
         return None
-    return pa.schema([(name, pa.string() if pa.types.is_null(known) else known) for name, known in found.items()])
+    return pa.schema({**found, **dict.fromkeys(untyped(found, only), pa.string())}.items())
+
+
+def untyped(found: Mapping[str, pa.DataType], only: Collection[str] | None) -> list[str]:
+    """Return the columns of type null in ``found``, of ``only`` or all."""
+    import pyarrow as pa
+
+    return [name for name, kind in found.items() if pa.types.is_null(kind) and (only is None or name in only)]
 
 
 def union_types(schemas: Iterator[pa.Schema]) -> pa.Schema | None:

@@ -48,6 +48,7 @@ from malstrom_py.sources.files.options import (
     pack_schema,
     union_types,
     unpack_schema,
+    untyped,
 )
 from malstrom_py.sources.files.parquet import ParquetPart
 from malstrom_py.sources.files.streams import READ_ERRORS, ByteStream, why_unreadable
@@ -158,18 +159,21 @@ class FileReader:
     """The folders before the wildcards, below which names of folders are columns."""
     looked_at: set[str] = field(default_factory=set)
     """The file that was looked at for columns of text that are likely meant to be numbers."""
+    completed_types: dict[Types, Types] = field(default_factory=dict)
 
     def find_types(self, files: Sequence[str]) -> Types:
         """Infer column types: of csv from the first of ``files`` with columns, and later ones for its empty columns.
 
-        Of Parquet from all of them, or from as many as there is time for. Folders give columns too.
+        Of Parquet from all of them, or from as many as there is time for. Folders give columns too. Types of
+        csv columns that are not read stay null.
         """
         if self.options.format not in {"csv", "parquet"}:
             return Types()
         inferred_from: list[str] = []
         is_parquet = self.options.format == "parquet"
         looked_at = _spread(files, self._parquet_files_max) if is_parquet else files[:TYPES_FILES]
-        schema = (union_types if is_parquet else merge_types)(self._schemas(looked_at, inferred_from))
+        schemas = self._schemas(looked_at, inferred_from)
+        schema = union_types(schemas) if is_parquet else merge_types(schemas, self.options.columns)
         if schema is None:
             return Types()
         schema = self._with_folders(schema, files)
@@ -195,6 +199,39 @@ class FileReader:
         if self._given:
             schema = pack_schema(with_types(part, unpack_schema(schema), self._given))
         return Types(schema, first, by_rows=True)
+
+    def completed(self, types: Types) -> Types:
+        """Return the ``types`` of a position or a pin with those of csv columns that the job did not read before.
+
+        They are inferred from the same file as the others, so that all partitions agree; `SourceError`: it is gone.
+        """
+        import pyarrow as pa
+
+        if self.options.format != "csv" or types.schema is None:
+            return types
+        schema = unpack_schema(types.schema)
+        kinds = dict(zip(schema.names, schema.types, strict=True))
+        new = untyped(kinds, self.options.columns)
+        if new and types not in self.completed_types:
+            found = self._types_in(types.first, new[0])
+            kinds |= {name: found.field(name).type for name in new}
+            self.completed_types[types] = replace(types, schema=pack_schema(pa.schema(kinds.items())))
+        return self.completed_types[types] if new else types
+
+    def _types_in(self, file: str, column: str) -> pa.Schema:
+        """Return the types in ``file``, for that of ``column``."""
+        try:
+            types = self.find_types([file])
+        except SourceError as error:
+            if not is_missing(error):
+                raise
+            types = Types()
+        if types.schema is None:
+            raise SourceError(
+                f"the job did not read column {column!r} before, and {file}, in which the types of all columns are "
+                f"found, is gone or empty: give the type, such as types={{{column!r}: 'str'}}."
+            )
+        return unpack_schema(types.schema)
 
     def split(self, file: str) -> list[Section]:
         """Return the sections of ``file``; one if the file is small, or cannot be read right now."""
@@ -282,6 +319,7 @@ class FileReader:
         in_file = _without(chosen, folders)
         if not len(in_file):
             in_file = _without(schema, folders)
+            in_file = merge_types(iter([in_file])) or in_file  # those that are not read are text
         decoder = CsvDecoder(names, in_file, self._given, timezone=options.timezone, dialect=dialect)
         rows = RowMaker(options.rows, chosen, name)
 
@@ -378,7 +416,13 @@ class FileReader:
         path = self.base / file
         if self.options.format == "parquet":
             return parquet_types(path, self.footers)
-        return infer_types(path, self.options.dialect, frames_max=frames_max)
+        columns, given = self.options.columns, self._given
+        return infer_types(
+            path,
+            self.options.dialect,
+            frames_max=frames_max,
+            but=lambda name: name in given or (columns is not None and name not in columns),
+        )
 
 
 def _spread(files: Sequence[str], count: int) -> Sequence[str]:

@@ -18,6 +18,7 @@ from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.row_form import class_fields
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.sources import Files
+from malstrom_py.sources.files.options import unpack_schema
 from malstrom_py.sources.files.typed_rows import csv_types, hints_of
 from malstrom_py.testing.contracts import check_source
 from tests.unit.sources.reading import Bad, file_with, polls, read_source
@@ -239,3 +240,68 @@ def test_polls_of_typed_rows_are_columns(files: str) -> None:
     polled = part.poll(10)
     assert isinstance(polled, ColumnBatch)
     part.close()
+
+
+class Price(NamedTuple):
+    price: float
+
+
+class Zip(NamedTuple):
+    price: float
+    zip: Any
+
+
+class Day(NamedTuple):
+    day: Any
+
+
+@pytest.fixture
+def prices(tmp_path: Path) -> Path:
+    """Two csv files in a folder that names a column; alone, the second one would have other types."""
+    (tmp_path / "day=2013-01-01").mkdir()
+    (tmp_path / "day=2013-01-01" / "a.csv").write_text("zip,price\n0123,1\n456,2\n")
+    (tmp_path / "day=2013-01-01" / "b.csv").write_text("zip,price\n789,3\n")
+    return tmp_path / "*" / "*.csv"
+
+
+def types_of(source: Files[Any]) -> dict[str, str]:
+    """The types that the source knows of the columns of its files, by the position of a partition."""
+    part: Any = source.build_part(source.list_parts()[0], None)
+    part.poll(1)
+    packed = part.snapshot()["schema"]
+    part.close()
+    return {field.name: str(field.type) for field in unpack_schema(packed)}
+
+
+def test_types_are_inferred_of_columns_that_are_read_and_have_none(prices: Path) -> None:
+    assert types_of(Files(prices, rows=Price)) == {"zip": "null", "price": "double", "day": "date32[day]"}
+    assert types_of(Files(prices, rows=Zip)) == {"zip": "string", "price": "double", "day": "date32[day]"}
+    assert types_of(Files(prices, columns=["price"]))["price"] == "int64"
+    assert read_source(Files(prices, rows=Day)) == [Day(date(2013, 1, 1))] * 3
+
+
+def test_another_class_finds_the_types_of_its_columns_where_the_others_were_found(prices: Path) -> None:
+    before, after = Files(prices, rows=Price), Files(prices, rows=Zip)
+    known: dict[Any, Any] = {}
+    for name in before.list_parts():
+        part: Any = before.build_part(name, None)
+        known[name] = part.snapshot()  # its file is not open yet, or at its first row
+        part.close()
+    found: list[Zip] = []
+    for name in after.list_parts_after(known):
+        part = after.build_part(name, known[name])
+        found += part.poll(10).values
+        part.close()
+    assert found == [Zip(1.0, "0123"), Zip(2.0, "456"), Zip(3.0, "789")]
+
+
+def test_a_column_whose_type_cannot_be_found_any_more_is_refused(prices: Path) -> None:
+    before = Files(prices, rows=Price)
+    first, second = before.list_parts()
+    known: Any = before.build_part(second, None).snapshot()
+    Path(first).unlink()
+    with pytest.raises(SourceError, match=r"did not read column 'zip' before, .*is gone or empty: give the type"):
+        Files(prices, rows=Zip).build_part(second, known).poll(10)
+    given: Any = Files(prices, rows=Zip, types={"zip": "str"}).build_part(second, known)
+    assert given.poll(10).values == [Zip(3.0, "789")]
+    given.close()
