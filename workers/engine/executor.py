@@ -26,7 +26,7 @@ T = TypeVar("T")
 _WATCH_S: Final = 0.1
 """The interval in which pending calls are checked for a timeout."""
 
-_PIECE_ROWS: Final = 1024
+_PIECE_ROWS: Final = 2048
 """The rows per piece of columns for a step that makes Python values of them: as many as a batch of rows has."""
 
 

@@ -23,18 +23,18 @@ class Batching:
     All fields are upper bounds: if rows take long, batches are smaller and fewer rows are in flight, so that snapshots,
     rescales and commands take about a second (F2).
 
-    ``rows_max``: rows per poll of a source partition and per batch to another worker (1,024: larger ones make Python's
-    garbage collector work; see the design note on the hot loop). ``bytes_max``: approximate encoded size of a batch
-    to another worker. ``linger_s``: how long rows for another worker wait for more, and how long an empty partition is
-    not polled. ``credit``: rows and bytes that may be in flight on one channel between two workers (F2).
-    ``columns_rows_max``: rows per poll, and per batch to another worker, if all steps from a source to its exchange or
-    sink take columns: larger batches of columns are faster.
+    ``rows_max``: rows per poll of a source partition and per batch to another worker (2,048: larger ones gain little
+    and make Python's garbage collector work; see the design note on the hot loop). ``bytes_max``: approximate encoded
+    size of a batch to another worker. ``linger_s``: how long rows for another worker wait for more, and how long an
+    empty partition is not polled. ``credit``: rows and bytes that may be in flight on one channel between two workers
+    (F2). ``columns_rows_max``: rows per poll, and per batch to another worker, if all steps from a source to its
+    exchange or sink take columns: larger batches of columns are faster.
 
     >>> Batching(rows_max=256).linger_s
     0.005
     """
 
-    rows_max: int = 1024
+    rows_max: int = 2048
     bytes_max: int = 1 << 20
     linger_s: float = 0.005
     columns_rows_max: int = 131_072
