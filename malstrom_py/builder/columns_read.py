@@ -1,7 +1,8 @@
 """The columns that a plan reads of its sources, derived from what each step declares (`Operator.columns_read`).
 
 Rule: a projection changes no result. It is derived only where every step, over all branches and up to where values end,
-names its columns; a function of a value, a sink, or a step whose records may become dead letters needs them all.
+names its columns, or has a function that takes items of its row by constant names only (`names_taken`). Any other
+function, a sink, or a step whose records may become dead letters needs them all.
 """
 
 from __future__ import annotations
@@ -57,8 +58,10 @@ def columns_of(step: Step) -> list[str] | None:
 
 def _narrowed(step: Step, columns: frozenset[str] | None) -> Step:
     factory = step.factory
-    if not columns or not isinstance(factory, partial) or factory.func is not ReadSource:
+    if not isinstance(factory, partial) or factory.func is not ReadSource:
         return step
-    if not as_source(factory.keywords["source"]).is_narrowing:
-        return step
-    return replace(step, factory=partial(factory, columns=columns))
+    keywords = {name: value for name, value in factory.keywords.items() if name != "columns"}  # of former functions
+    # Values of columns that are not read cannot be malformed, and the job may count or keep rows that are.
+    if columns and step.on_error == "fail" and as_source(keywords["source"]).is_narrowing:
+        keywords["columns"] = columns
+    return replace(step, factory=partial(ReadSource, *factory.args, **keywords))

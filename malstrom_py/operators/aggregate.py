@@ -25,10 +25,11 @@ from malstrom_py.data.row_form import DICTS, SCALAR, RowForm, looked_up
 from malstrom_py.data.unshared import unshared
 from malstrom_py.errors import InternalError
 from malstrom_py.errors.text import column_of
-from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext
+from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext, read_by
 from malstrom_py.operators.column_figures import ColumnFigures, column_for, in_arrays, keys_column_of, record_batch
 from malstrom_py.operators.failures import ErrorPolicy, call_rows
 from malstrom_py.operators.keyed import KeyedOperator, Rows, StatefulOperator, keys_of
+from malstrom_py.operators.names_taken import names_taken
 from malstrom_py.state.figure_states import FigureStates, shape_of_many, shape_of_one, shape_of_records
 from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.seen_values import SeenValues
@@ -52,7 +53,10 @@ class FieldValues:
     @property
     def read(self) -> ColumnsRead | None:
         """The columns read; None if whole values are."""
-        return None if self.names is None else ColumnsRead(frozenset(self.names))
+        looking = [one.field for one in self._aggregations if not one.blind]
+        names = [frozenset((field,)) if isinstance(field, str) else names_taken(field) for field in looking]
+        known = [one for one in names if one is not None]
+        return ColumnsRead(frozenset().union(*known)) if len(known) == len(names) else None
 
     def of(self, batch: Batch, failures: ErrorPolicy, out: Outlet) -> tuple[Batch, list[Any]]:
         """Look up each field once: the rows where this succeeds, and one list of values per aggregation."""
@@ -277,8 +281,7 @@ class Figure(KeyedOperator):
 
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
-        name = column_of(options.get("by"))
-        return None if name is None else ColumnsRead(frozenset((name,)))
+        return read_by(options.get("by"))
 
     def __init__(
         self,

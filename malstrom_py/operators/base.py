@@ -16,6 +16,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Control, Epoch, PartMessage, StateMessage
 from malstrom_py.errors import InternalError
 from malstrom_py.events import AnyEvent
+from malstrom_py.operators.names_taken import names_taken
 
 if TYPE_CHECKING:
     from malstrom_py.state.keyed_state import KeyedState
@@ -137,6 +138,12 @@ class ColumnsRead(NamedTuple):
     names: frozenset[str] = frozenset()
     passes: bool = False
     made: frozenset[str] = frozenset()
+
+
+def read_by(function: object, position: int = 0, *, passes: bool = False) -> ColumnsRead | None:
+    """Return the columns that ``function`` takes of the row at ``position`` of its arguments; None: of whole rows."""
+    names = names_taken(function, position)
+    return None if names is None else ColumnsRead(names, passes)
 
 
 class Operator:

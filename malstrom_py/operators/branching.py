@@ -11,7 +11,7 @@ from typing import Any, Final
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
-from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
+from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
 from malstrom_py.operators.failures import ErrorPolicy, call_each, verdicts_of
 
 YES: Final = 0
@@ -29,6 +29,10 @@ class Branch(Operator):
     ([2], [1, 3])
     """
 
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        return read_by(options["predicate"], passes=True)
+
     def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any]) -> None:
         super().__init__(context)
         self._predicate = predicate
@@ -45,6 +49,10 @@ class Split(Operator):
 
     Records that go to no stream are counted as filtered.
     """
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        return read_by(options["fn"], passes=True)
 
     def __init__(self, context: StepContext, *, n: int, fn: Callable[[Any], Iterable[int]]) -> None:
         super().__init__(context)

@@ -31,7 +31,7 @@ from malstrom_py.data.messages import (
 from malstrom_py.data.time import PER_SECOND, Unit, from_clock, to_time
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.errors.text import describe_function
-from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
+from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.operators.first_rows import UnitWatch
 
@@ -58,7 +58,9 @@ class AssignTimestamps(Operator):
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         column = options.get("column")
-        return None if column is None else ColumnsRead(frozenset((column,)), passes=True)
+        if column is not None:
+            return ColumnsRead(frozenset((column,)), passes=True)
+        return read_by(options["fn"], passes=True)
 
     def __init__(
         self,

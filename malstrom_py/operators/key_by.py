@@ -16,7 +16,7 @@ from malstrom_py.data.messages import PartMessage
 from malstrom_py.data.row_form import python_values
 from malstrom_py.errors import CodecError
 from malstrom_py.errors.text import describe_function
-from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
+from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.operators.first_rows import NoneWatch
 
@@ -42,7 +42,9 @@ class KeyBy(Operator):
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         column = options.get("column")
-        return None if column is None else ColumnsRead(frozenset((column,)), passes=True)
+        if column is not None:
+            return ColumnsRead(frozenset((column,)), passes=True)
+        return read_by(options["fn"], passes=True)
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Any], column: str | None = None) -> None:
         super().__init__(context)
@@ -155,6 +157,10 @@ class KeyLocal(Operator):
 
     F4: a key that is not legal (NaN, a list, …) is a `CodecError`, or handled by ``on_error``.
     """
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        return read_by(options["fn"], passes=True)
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
         super().__init__(context)

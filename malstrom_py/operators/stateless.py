@@ -12,7 +12,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, Epoch
 from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
-from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
+from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
 from malstrom_py.operators.failures import OWN, ErrorPolicy, call_each, kept_of, verdicts_of
 from malstrom_py.operators.first_rows import NoneWatch
 from malstrom_py.operators.keyed import keys_of
@@ -27,6 +27,10 @@ class Map(Operator):
     >>> mp.collect(job.source("numbers", sources.Memory([1, 2, 3])).map("double", lambda n: n * 2))
     [2, 4, 6]
     """
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        return read_by(options["fn"])
 
     def __init__(self, context: StepContext, *, fn: Callable[..., Any]) -> None:
         super().__init__(context)
@@ -51,6 +55,10 @@ class MapWithKey(Map):
     [{'word': 'ant', 'n': 1}, {'word': 'bee', 'n': 2}]
     """
 
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        return read_by(options["fn"], 1)
+
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         keys = iter(keys_of(batch, self.context.step))
 
@@ -65,6 +73,10 @@ class MapWithKey(Map):
 
 class Filter(Operator):
     """Keeps the records for whose value ``predicate`` is true; the others are counted as filtered."""
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        return read_by(options["predicate"], passes=True)
 
     def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any]) -> None:
         super().__init__(context)
@@ -99,6 +111,10 @@ class Filter(Operator):
 class FilterMap(Operator):
     """Replaces each value by ``fn(value)``, and drops the record (counted as filtered) where that is None."""
 
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        return read_by(options["fn"])
+
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
         super().__init__(context)
         self._fn = fn
@@ -118,6 +134,10 @@ _ROWS_OUT: Final = 4096
 
 class FlatMap(Operator):
     """Replaces each record by one record per item of ``fn(value)``, in order, each with its key and timestamp."""
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        return read_by(options["fn"])
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Iterable[Any]], blame: object = OWN) -> None:
         super().__init__(context)
@@ -170,6 +190,10 @@ def spread(column: list[Any], counts: list[int]) -> list[Any]:
 class Flatten(FlatMap):
     """Replaces each record by one record per item of its value, in order, each with its key and timestamp."""
 
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        return None
+
     def __init__(self, context: StepContext) -> None:
         super().__init__(context, fn=iter, blame=None)
 
@@ -184,6 +208,10 @@ class Flatten(FlatMap):
 
 class Inspect(Operator):
     """Calls ``fn(value)`` for its effect and forwards each record unchanged."""
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        return read_by(options["fn"], passes=True)
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], object]) -> None:
         super().__init__(context)

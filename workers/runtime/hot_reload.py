@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from malstrom_py.builder.columns_read import narrow_sources
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan, Step
 from malstrom_py.builder.state_migration import Migration, migration_of
@@ -245,7 +246,8 @@ def _with_functions(plan: Plan, modules: Mapping[str, types.ModuleType], step: s
         initial = exchange.of(one.initial)
         steps.append(replace(one, factory=factory, migration=migration, initial=initial))
     exchange = _Exchange(modules, step, keeps=True)
-    return replace(plan, steps=tuple(steps), types=plan.types.exchanged(exchange.of))
+    # A new function may read other columns than the former one.
+    return replace(plan, steps=tuple(narrow_sources(steps)), types=plan.types.exchanged(exchange.of))
 
 
 def _with_migrations(plan: Plan, modules: Mapping[str, types.ModuleType], sources: Mapping[str, str]) -> Plan:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from malstrom_py.builder import job as job_module
 from malstrom_py.builder.columns_read import columns_of
 from malstrom_py.errors import OperatorError
 from malstrom_py.sources import Files, Memory
+from malstrom_py.workers.runtime.hot_reload import HotReload
 
 Stream = mp.StreamBuilder[Any, Any]
 ROWS = [{"key": f"k{n % 3}", "value": n, "at": n * 1000, "other": "x" * n, "more": n / 2} for n in range(50)]
@@ -66,6 +69,35 @@ NARROW: dict[str, tuple[Callable[[Stream], Stream], list[str]]] = {
         ),
         ["key", "more", "value"],
     ),
+    "functions": (
+        lambda rows: (
+            rows.filter("f", lambda row: row["value"] > 3)
+            .key_by("k", lambda row: row["key"])
+            .sum("s", by=lambda row: row.get("more", 0))
+        ),
+        ["key", "more", "value"],
+    ),
+    "a map": (lambda rows: rows.map("m", lambda row: {"key": row["key"], "twice": row["value"] * 2}), ["key", "value"]),
+    "a function of key and row": (
+        lambda rows: rows.key_by("k", "key").map_with_key("m", lambda key, row: (key, row["more"])),
+        ["key", "more"],
+    ),
+    "branches, items and effects": (
+        lambda rows: (
+            rows.branch("b", lambda row: row["more"] < 9)[0]
+            .inspect("i", lambda row: row["at"])
+            .flat_map("m", lambda row: [row["value"]] * 2)
+        ),
+        ["at", "more", "value"],
+    ),
+    "an aggregate with functions": (
+        lambda rows: rows.key_by("k", "key").aggregate("a", last=agg.last(lambda row: row["more"])),
+        ["key", "more"],
+    ),
+    "times by a function": (
+        lambda rows: rows.assign_timestamps("t", lambda row: row["at"], unit="ms").map("m", lambda row: row["key"]),
+        ["at", "key"],
+    ),
     "clones": (
         lambda rows: rows.cloned("c", 2)[0].inspect_frontier("i", lambda _: None).select("s", "value"),
         ["value"],
@@ -73,8 +105,9 @@ NARROW: dict[str, tuple[Callable[[Stream], Stream], list[str]]] = {
 }
 WHOLE: dict[str, Callable[[Stream], Stream]] = {
     "the rows themselves": lambda rows: rows,
-    "a function of a value": lambda rows: rows.key_by("k", "key").sum("s", by=lambda row: row["value"]),
-    "a key by a function": lambda rows: rows.key_by("k", lambda row: row["key"]).sum("s", by="value"),
+    "a function of the row": lambda rows: rows.key_by("k", lambda row: str(row.items())).sum("s", by="value"),
+    "an aggregate of rows": lambda rows: rows.key_by("k", "key").aggregate("a", last=agg.last(lambda row: row)),
+    "a fold of rows": lambda rows: rows.key_by("k", "key").reduce("r", lambda a, b: {"value": a["value"] + b["value"]}),
     "values that stay": lambda rows: rows.key_by("k", "key").distinct("d", by="value"),
     "the last row": lambda rows: rows.key_by("k", "key").final(),
     "a map before": lambda rows: rows.map("m", dict).key_by("k", "key").sum("s", by="value"),
@@ -109,6 +142,28 @@ def test_a_plan_that_names_all_its_columns_reads_only_these(
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_plan_that_needs_whole_values_reads_all_columns(name: str, files: str) -> None:
     assert read_by(WHOLE[name], Files(files)) is None
+
+
+def test_a_source_that_reports_malformed_rows_reads_all_columns(files: str) -> None:
+    job = mp.Job("columns")
+    rows = job.source("rows", Files(files), on_error="skip")
+    rows.map("m", lambda row: row["key"]).sink("out", sinks.Memory())
+    assert columns_of(job.plan().steps[0]) is None
+
+
+def test_a_reloaded_function_reads_its_own_columns(files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "steps_reloaded.py"
+    module.write_text("def taken(row):\n    return row['key']\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    job = mp.Job("reloaded")
+    job.source("rows", Files(files)).map("m", import_module("steps_reloaded").taken).sink("out", sinks.Memory())
+    plan = job.plan()
+    assert columns_of(plan.steps[0]) == ["key"]
+    changed = {str(module): "def taken(row):\n    return row['more'] + row['value']\n"}
+    assert columns_of(HotReload(plan).prepare("m", changed).plan.steps[0]) == ["more", "value"]
+    changed = {str(module): "def taken(row):\n    return str(row)\n"}
+    assert columns_of(HotReload(plan).prepare("m", changed).plan.steps[0]) is None
+    sys.modules.pop("steps_reloaded")
 
 
 def test_branches_add_up(files: str) -> None:
