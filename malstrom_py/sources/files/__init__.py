@@ -357,14 +357,13 @@ class Files(Pinned[V_co, InputFiles]):
         """Set what depends on the format, when it is known.
 
         Few partitions of Parquet are open at a time, which holds decoded pages of all columns, and few of objects, each
-        of which has a thread. Columns that a plan does not read are left out of dicts from Parquet; csv is checked as a
-        whole.
+        of which has a thread. Columns that a plan does not read are left out of dicts.
         """
         options, is_parquet = self._reading.options, self._reading.options.format == "parquet"
         self.parts_open_max = _PARQUET_OPEN_MAX if is_parquet else _OPEN_MAX
         if self._objects is not None:
             self.parts_open_max = OBJECTS_OPEN_MAX
-        self.is_narrowing = is_parquet and options.rows is dict and not options.follow
+        self.is_narrowing = options.format in {"csv", "parquet"} and options.rows is dict and not options.follow
 
     def _know_format(self, files: Sequence[str]) -> None:
         if self._reading.options.format is None:

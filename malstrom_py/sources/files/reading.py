@@ -271,7 +271,7 @@ class FileReader:
     ) -> FramedPart | ParquetPart:
         """Open ``section`` of ``path``, called ``name`` in errors, at ``position``; ``remembered`` goes into positions.
 
-        ``only``: of Parquet files, the columns that anything reads; None for all.
+        ``only``: the columns that anything reads; None for all. All of csv are parsed, to find what is malformed.
         """
         if self.options.format == "parquet":
             schema = _unpacked(types)
@@ -293,7 +293,7 @@ class FileReader:
                 folders=folder_values(section.file, self.roots),
             )
         if self.options.format == "csv":
-            return self._open_csv(name, path, section, types, position, remembered)
+            return self._open_csv(name, path, section, types, position, remembered, only)
         decode = json_runs if self.options.format == "json" else text_runs
         framer = self._framer(path, section, position, cut_lines, LINE_END, 0)
         return FramedPart(name, framer, decode=decode, position=position, remembered=remembered)
@@ -306,6 +306,7 @@ class FileReader:
         types: Types,
         position: dict[str, Any],
         remembered: dict[str, Any],
+        only: Collection[str] | None,
     ) -> FramedPart:
         dialect = self.options.dialect
         names, begin = read_header(path, dialect) or ([], 0)
@@ -322,19 +323,20 @@ class FileReader:
             in_file = merge_types(iter([in_file])) or in_file  # those that are not read are text
         decoder = CsvDecoder(names, in_file, self._given, timezone=options.timezone, dialect=dialect)
         rows = RowMaker(options.rows, chosen, name)
+        read = _narrowed(chosen, only).names
 
         def decode(data: Bytes) -> list[Run]:
             runs = decoder.runs(data)
-            if folders:
-                runs = [with_folders(run) for run in runs]
+            if folders or len(read) < len(chosen):
+                runs = [with_columns(run) for run in runs]
             return rows.runs(runs)
 
-        def with_folders(run: Any) -> Run:
+        def with_columns(run: Any) -> Run:
             if isinstance(run, BadRecord):
                 return run
             if isinstance(run, Sifted):
-                return replace(run, rows=completed(run.rows, chosen, folders, name))
-            return completed(run, chosen, folders, name)
+                return replace(run, rows=with_columns(run.rows))
+            return (completed(run, chosen, folders, name) if folders else run).select(read)
 
         framer = self._framer(path, section, position, cutter(dialect), CSV_LINE_END, begin)
         return FramedPart(

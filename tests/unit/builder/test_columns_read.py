@@ -18,7 +18,7 @@ import malstrom_py as mp
 from malstrom_py import agg, sinks, windows
 from malstrom_py.builder import job as job_module
 from malstrom_py.builder.columns_read import columns_of
-from malstrom_py.errors import OperatorError
+from malstrom_py.errors import OperatorError, SourceError
 from malstrom_py.sources import Files, Memory
 from malstrom_py.workers.runtime.hot_reload import HotReload
 
@@ -151,6 +151,21 @@ def test_a_source_that_reports_malformed_rows_reads_all_columns(files: str) -> N
     assert columns_of(job.plan().steps[0]) is None
 
 
+@pytest.mark.parametrize("folder", ["", "day=2013-01-01"])
+def test_csv_is_checked_in_columns_that_are_not_read(tmp_path: Path, folder: str) -> None:
+    path = tmp_path / folder / "rows.csv"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("key,value,more\na,1,2\nb,3,4\n")
+    job = mp.Job("csv")
+    source = Files(tmp_path / "*" / "*.csv" if folder else path, types={"more": "int64"})
+    read = job.source("rows", source).map("m", lambda row: (row["key"], row["value"]))
+    assert columns_of(job.plan_to(read, sinks.Memory()).steps[0]) == ["key", "value"]
+    assert mp.collect(read) == [("a", 1), ("b", 3)]
+    path.write_text("key,value,more\na,1,2\nb,3,much\n")
+    with pytest.raises(SourceError, match="'more' does not read as int64"):
+        mp.collect(read)
+
+
 def test_a_reloaded_function_reads_its_own_columns(files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "steps_reloaded.py"
     module.write_text("def taken(row):\n    return row['key']\n")
@@ -178,10 +193,11 @@ def test_branches_add_up(files: str) -> None:
     assert "reads the columns" not in job.explain()
 
 
-def test_only_dicts_of_parquet_are_narrowed(files: str, tmp_path: Path) -> None:
+def test_only_dicts_of_columns_are_narrowed(files: str, tmp_path: Path) -> None:
     build = NARROW["sum"][0]
     assert read_by(build, Memory(ROWS)) is None
-    assert read_by(build, Files(tmp_path / "x.csv")) is None
+    assert read_by(build, Files(tmp_path / "x.csv")) == ["key", "value"]
+    assert read_by(build, Files(tmp_path / "x.json")) is None
     assert read_by(build, Files(files, columns=["key", "value", "more"])) == ["key", "value"]
     named = mp.collect(build(mp.Job("named").source("rows", Files(files, columns=["key", "value", "more"]))))
     assert named == mp.collect(build(mp.Job("memory").source("rows", Memory(ROWS))))

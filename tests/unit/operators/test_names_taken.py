@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pyarrow import csv
 
 import malstrom_py as mp
 from malstrom_py import sinks
@@ -137,7 +138,7 @@ TERMS = st.sampled_from(
         "(lambda: r['a'])()",
         "len(str(r))",
         "len({**r})",
-        "len(locals())",
+        "len(locals()['r'])",
         "eval('r')['b']",
         "(x := r)['a']",
         "dict(r, b=1)['b']",
@@ -153,6 +154,7 @@ EXPRESSIONS = st.recursive(
     ),
     max_leaves=4,
 )
+SUFFIXES = st.sampled_from(["csv", "parquet"])
 STEPS = st.lists(
     st.tuples(st.sampled_from(["map", "filter", "keep", "key", "tap"]), EXPRESSIONS), min_size=1, max_size=3
 )
@@ -186,13 +188,19 @@ def outcome(job: mp.Job) -> Any:
     return sink.keywords["sink"].items
 
 
-@given(steps=STEPS, on_error=st.sampled_from(["fail", "skip", "dead-letter"]))
+@given(steps=STEPS, on_error=st.sampled_from(["fail", "skip", "dead-letter"]), suffix=SUFFIXES)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@example(steps=[("filter", "r['b']"), ("map", "(lambda: r['a'])()")], on_error="fail", suffix="parquet")
+@example(steps=[("filter", "r['b']"), ("map", "len(locals()['r'])")], on_error="fail", suffix="parquet")
+@example(steps=[("key", "r['b']"), ("map", "len(str(r))")], on_error="skip", suffix="csv")
 def test_a_job_of_functions_is_the_same_with_a_projection(
-    steps: list[tuple[str, str]], on_error: str, tmp_path: Path
+    steps: list[tuple[str, str]], on_error: str, suffix: str, tmp_path: Path
 ) -> None:
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.Table.from_pylist(ROWS), path)
+    path = tmp_path / f"rows.{suffix}"
+    if suffix == "csv":
+        csv.write_csv(pa.Table.from_pylist(ROWS), path)
+    else:
+        pq.write_table(pa.Table.from_pylist(ROWS), path)
     narrow = outcome(build(steps, Files(path), on_error))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(job_module, "narrow_sources", lambda steps: steps)
