@@ -6,6 +6,7 @@ DEMO   ?= examples.flights
 BENCH  ?= bench.micro
 N      ?= 1000000
 SEEDS  ?= 3000
+EXAMPLES ?= 100000
 SECONDS ?= 600
 SIZES  ?= 8
 PROCESSES ?= 3
@@ -51,7 +52,8 @@ help:
 	@echo "make test-kafka  both ends of Kafka against brokers of yours: make test-kafka KAFKA_BOOTSTRAP=localhost:9092"
 	@echo "make long        the tests that make test leaves out: further cases of its slowest tests, and the demos on Ray and Spark"
 	@echo "make soak        $(SEEDS) random runs of the rescale model, of whole jobs in the simulator, of commits, and of commits to"
-	@echo "                 PostgreSQL, a fifth of them, which needs its server (SEEDS=...)"
+	@echo "                 PostgreSQL, a fifth of them, which needs its server (SEEDS=...); random functions of rows, compiled"
+	@echo "                 and called (EXAMPLES=100000)"
 	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes; STOPS=..."
 	@echo "                 stops some until the job has restarted without them; SINK=postgres: another sink than files;"
 	@echo "                 STATE_BYTES=40000: state so large that it goes ahead of moves"
@@ -150,6 +152,7 @@ soak: $(VENV)/.dev
 	@$(PY) -m tests.simulation.soak jobs --first 0 --seeds $(SEEDS)
 	@$(PY) -m tests.simulation.soak commits --first 0 --seeds $(SEEDS)
 	@$(PY) -m tests.simulation.soak postgres --first 0 --seeds $$(( ($(SEEDS) + 4) / 5 ))
+	@TRACED_EXAMPLES=$(EXAMPLES) $(PY) -m pytest -q tests/unit/traced/test_traced_law.py
 
 chaos: $(VENV)/.dev
 	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK) --state-bytes $(STATE_BYTES)

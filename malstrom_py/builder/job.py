@@ -45,6 +45,8 @@ V = TypeVar("V")
 class Job:
     """A named graph of steps. ``name`` and ``slots`` (into which keys are hashed) never change.
 
+    ``compile=False``: functions of steps are called for each row, as with ``compile=False`` of each step.
+
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
     >>> job = mp.Job("words")
@@ -58,11 +60,12 @@ class Job:
        3  out     sink <- seen  [Memory]
     """
 
-    def __init__(self, name: str, slots: int = 1024) -> None:
+    def __init__(self, name: str, slots: int = 1024, *, compile: bool = True) -> None:
         self.name = check_name(name, "job")
         if not isinstance(slots, int) or isinstance(slots, bool) or not 1 <= slots <= 1 << 20:
             raise PlanError(f"job {name!r}: slots must be a whole number from 1 to {1 << 20}, got {slots!r}")
         self.slots = slots
+        self.compiles = compile
         self._steps: dict[str, Step] = {}
         self._types = TypeTable()
         self.made_by = ""

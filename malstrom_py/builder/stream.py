@@ -105,11 +105,21 @@ class StreamBuilder(Generic[K, V_co]):
         """A picture of the steps up to this stream, for a notebook."""
         return self.job.shown_to(self.ref)
 
-    def map(self, name: str, fn: Callable[[V_co], W], *, on_error: OnError = "fail") -> StreamBuilder[K, W]:
+    def map(
+        self, name: str, fn: Callable[[V_co], W], *, on_error: OnError = "fail", compile: bool = True
+    ) -> StreamBuilder[K, W]:
         """Replace each value by ``fn(value)``."""
-        return self._then("map", name, partial(Map, fn=function_of(fn, name)), fn, on_error=on_error)
+        factory = partial(Map, fn=function_of(fn, name), compiles=compile and self.job.compiles)
+        return self._then("map", name, factory, fn, on_error=on_error)
 
-    def filter(self, name: str, predicate: Callable[[V_co], object] | pl.Expr, *, on_error: OnError = "fail") -> Self:
+    def filter(
+        self,
+        name: str,
+        predicate: Callable[[V_co], object] | pl.Expr,
+        *,
+        on_error: OnError = "fail",
+        compile: bool = True,
+    ) -> Self:
         """Keep the records for whose value ``predicate`` is true: a function, or a Polars expression of columns."""
         if is_expression(predicate):
             refuse_policy(on_error, name, "an expression")
@@ -117,7 +127,8 @@ class StreamBuilder(Generic[K, V_co]):
             return self._same(
                 "filter", name, partial(FilterColumns, predicate=expression), None, detail=short(predicate)
             )
-        function = partial(Filter, predicate=function_of(predicate, name, _PREDICATE))
+        compiles = compile and self.job.compiles
+        function = partial(Filter, predicate=function_of(predicate, name, _PREDICATE), compiles=compiles)
         return self._same("filter", name, function, predicate, on_error=on_error)
 
     def filter_map(
@@ -228,6 +239,7 @@ class StreamBuilder(Generic[K, V_co]):
         partitioner: PartitionerLike | None = ...,
         on_error: OnError = ...,
         renamed_from: str | None = ...,
+        compile: bool = ...,
     ) -> KeyedStreamBuilder[Any, V_co]: ...
     @overload
     def key_by(
@@ -238,6 +250,7 @@ class StreamBuilder(Generic[K, V_co]):
         partitioner: PartitionerLike | None = ...,
         on_error: OnError = ...,
         renamed_from: str | None = ...,
+        compile: bool = ...,
     ) -> KeyedStreamBuilder[K2, V_co]: ...
     def key_by(
         self,
@@ -247,6 +260,7 @@ class StreamBuilder(Generic[K, V_co]):
         partitioner: PartitionerLike | None = None,
         on_error: OnError = "fail",
         renamed_from: str | None = None,
+        compile: bool = True,
     ) -> KeyedStreamBuilder[Any, V_co]:
         """Key each record by ``key(value)``, or by the column of that name, and distribute by key.
 
@@ -259,7 +273,8 @@ class StreamBuilder(Generic[K, V_co]):
             self.traits, keyed=True, local=False, region=name, partitioner=checked, key_names=key_names(key)
         )
         function = field_getter(key, name)
-        factory = partial(KeyBy, fn=function, column=key if isinstance(key, str) else None)
+        column, compiles = key if isinstance(key, str) else None, compile and self.job.compiles
+        factory = partial(KeyBy, fn=function, column=column, compiles=compiles)
         options: dict[str, Any] = {"on_error": on_error, "upgrade": {"renamed_from": renamed_from}}
         ref = self._add("key_by", name, factory, function, traits=traits, **options)
         return KeyedStreamBuilder(self.job, ref, traits)

@@ -21,7 +21,7 @@ from malstrom_py.agg import Aggregation, unchanged
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.equality import AS_THEY_ARE, seen_form
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
-from malstrom_py.data.row_form import DICTS, SCALAR, RowForm, looked_up
+from malstrom_py.data.row_form import DICTS, RESULTS, SCALAR, RowForm, looked_up
 from malstrom_py.data.unshared import unshared
 from malstrom_py.errors import InternalError
 from malstrom_py.errors.text import column_of
@@ -555,7 +555,7 @@ class Final(StatefulOperator):
     def _last_of(self, batch: ColumnBatch) -> ColumnFigures | None:
         """Return what keeps the last row of each key in columns; None if rows of that form are kept as values."""
         names = batch.columns.schema.names
-        if batch.form not in (DICTS, SCALAR) or not names or len(set(names)) < len(names):
+        if batch.form not in (DICTS, RESULTS, SCALAR) or not names or len(set(names)) < len(names):
             return None
         self._form, self._names = batch.form, names
         if batch.form is SCALAR:

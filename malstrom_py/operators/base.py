@@ -109,7 +109,7 @@ class StepContext:
     ``timed`` and ``keyed``: whether records have a timestamp and a key; None: it differs by record, as in a DAG.
     ``workers``: how many workers the job had when this one started. ``inputs``: the steps that send to this one.
     ``check_keys`` raises `CodecError` if a key is not legal (F4). ``warned``: the steps that have logged a warning
-    about their function; workers of one process share it.
+    about their function; workers of one process share it. ``checked``: whether the job is in test mode.
     """
 
     job: str
@@ -126,6 +126,7 @@ class StepContext:
     clock: Clock = field(default_factory=SystemClock)
     counters: Counters = field(default_factory=Counters)
     warned: set[str] = field(default_factory=set)
+    checked: bool = False
 
 
 class ColumnsRead(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.row_form import fields_of
+from malstrom_py.data.row_form import RESULTS, fields_of
 from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.data.schema import without_views
 from malstrom_py.errors import OperatorError, PlanError
@@ -268,16 +268,29 @@ class ColumnStep(Operator):
 
     def __init__(self, context: StepContext, *, names: Sequence[str] | None = None) -> None:
         super().__init__(context)
+        self._names = None if names is None else list(names)
         self._row_columns = RowColumns(weakly(self.error), exact=True, names=names)
 
     def columns_of(self, batch: Batch) -> ColumnBatch:
         """Return ``batch`` as columns. A value that is not a dict, dataclass or namedtuple is the column ``value``."""
-        if isinstance(batch, ColumnBatch) and (columns := batch.as_dicts()) is not None:
-            return columns
+        if isinstance(batch, ColumnBatch):
+            columns = self._of_results(batch) if batch.form is RESULTS else batch.as_dicts()
+            if columns is not None:
+                return columns
         self.counters.columns_made += len(batch)
         return ColumnBatch(
             self._row_columns.convert(batch.values), keys=batch.keys, timestamps=batch.timestamps, part=batch.part
         )
+
+    def _of_results(self, batch: ColumnBatch) -> ColumnBatch | None:
+        """Return the columns that would be made of the rows; None if these must be made, for an error."""
+        there = batch.columns.schema.names
+        names = there if self._names is None else self._names
+        if not set(names) <= set(there):
+            return None
+        columns = batch.with_columns(batch.columns.select(names))
+        columns.named = False
+        return columns
 
     def frame_of(self, columns: ColumnBatch) -> pl.DataFrame:
         """Return the columns as a Polars frame; `OperatorError` names a column that Polars cannot represent."""

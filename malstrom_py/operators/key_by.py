@@ -17,6 +17,7 @@ from malstrom_py.data.row_form import python_values
 from malstrom_py.errors import CodecError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
+from malstrom_py.operators.compiled import CompiledFunction
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.operators.first_rows import NoneWatch
 
@@ -46,11 +47,14 @@ class KeyBy(Operator):
             return ColumnsRead(frozenset((column,)), passes=True)
         return read_by(options["fn"], passes=True)
 
-    def __init__(self, context: StepContext, *, fn: Callable[[Any], Any], column: str | None = None) -> None:
+    def __init__(
+        self, context: StepContext, *, fn: Callable[[Any], Any], column: str | None = None, compiles: bool = True
+    ) -> None:
         super().__init__(context)
         self._fn = fn
         self._column = column
-        self.takes_columns = column is not None
+        self._compiled = CompiledFunction(context, fn, compiles=compiles and column is None)
+        self.takes_columns = column is not None or self._compiled.takes_columns
         self._failures = ErrorPolicy(context)
         self.watch = self._none_watch = NoneWatch(
             context, fn, "the key: records whose key is None all have the same one", keys=True
@@ -66,14 +70,15 @@ class KeyBy(Operator):
         out.send(batch.with_keys(keys))
 
     def _send_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
-        """Key ``batch`` by one of its columns; False if the column is missing or has a key that is not legal."""
-        series = batch.series(self._column)
+        """Key ``batch`` by a column; False if there is none, or it has a key that is not legal."""
+        series = None if self._column is None else batch.series(self._column)
         if series is not None and is_always_legal(series):
             if self._none_watch.active:
                 self._none_watch.counted(len(series), series.null_count())
             out.send(batch.with_key_column(series))
             return True
-        column = batch.column(self._column)
+        column = self._compiled.keys(batch) if self._column is None else batch.column(self._column)
+        self.takes_columns = self._column is not None or column is not None
         if column is None:
             return False
         try:

@@ -13,6 +13,7 @@ from malstrom_py.data.messages import MIN_EPOCH, Epoch
 from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
+from malstrom_py.operators.compiled import CompiledFunction
 from malstrom_py.operators.failures import OWN, ErrorPolicy, call_each, kept_of, verdicts_of
 from malstrom_py.operators.first_rows import NoneWatch
 from malstrom_py.operators.keyed import keys_of
@@ -32,13 +33,21 @@ class Map(Operator):
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["fn"])
 
-    def __init__(self, context: StepContext, *, fn: Callable[..., Any]) -> None:
+    def __init__(self, context: StepContext, *, fn: Callable[..., Any], compiles: bool = True) -> None:
         super().__init__(context)
         self._fn = fn
         self._failures = ErrorPolicy(context)
         self.watch = self._none_watch = NoneWatch(context, fn, "the new value")
+        self._compiled = CompiledFunction(context, fn, compiles=compiles)
+        self.takes_columns = self._compiled.takes_columns
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
+        made = self._compiled.values(batch)
+        self.takes_columns = made is not None  # whole batches are for columns only
+        if made is not None:
+            self._none_watch.right()  # they are dicts
+            out.send(made)
+            return
         batch, results = call_each(self._fn, batch, self._failures, out)
         self._none_watch.results(results)
         out.send(batch.with_values(results))
@@ -59,6 +68,9 @@ class MapWithKey(Map):
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["fn"], 1)
 
+    def __init__(self, context: StepContext, *, fn: Callable[..., Any]) -> None:
+        super().__init__(context, fn=fn, compiles=False)
+
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         keys = iter(keys_of(batch, self.context.step))
 
@@ -78,14 +90,22 @@ class Filter(Operator):
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["predicate"], passes=True)
 
-    def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any]) -> None:
+    def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any], compiles: bool = True) -> None:
         super().__init__(context)
         self._predicate = predicate
         self._failures = ErrorPolicy(context)
         self.watch = self._none_watch = NoneWatch(context, predicate, "True or False: None drops the record")
+        self._compiled = CompiledFunction(context, predicate, compiles=compiles)
+        self.takes_columns = self._compiled.takes_columns
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        if self._none_watch.active:
+        of_columns = self._compiled.kept(batch, is_watched=self._none_watch.active)
+        self.takes_columns = of_columns is not None
+        kept: Batch
+        if of_columns is not None:
+            self._none_watch.right()
+            kept = of_columns
+        elif self._none_watch.active:
             batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=self._watched)
             kept = batch.compress(verdicts)
         elif batch.keys is None and batch.timestamps is None:

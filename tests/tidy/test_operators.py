@@ -13,6 +13,7 @@ PACKAGE = "malstrom_py.operators"
 INFRASTRUCTURE = {
     "base",
     "batch_sizing",
+    "compiled",
     "enrich.calls",
     "failures",
     "first_rows",

@@ -99,7 +99,7 @@ def build_graph(
 
     ``checks``: whether every step is checked (test mode).
     """
-    operators = _operators(plan, member, codec, clock)
+    operators = _operators(plan, member, codec, clock, checks=checks)
     specs, nodes, entries, exchanges = _nodes_of(plan, member, operators, batching=batching, codec=codec, clock=clock)
     if checks:
         specs = [replace(spec, operator=spec.operator and CheckedStep(spec.operator, codec)) for spec in specs]
@@ -169,9 +169,9 @@ def build_fed(
     return Executor(specs, measured=measured), operators
 
 
-def _operators(plan: Plan, member: Membership, codec: Codec, clock: Clock) -> dict[str, Operator]:
+def _operators(plan: Plan, member: Membership, codec: Codec, clock: Clock, *, checks: bool) -> dict[str, Operator]:
     """Return every operator, by its step."""
-    contexts = {step.name: _context(plan, step, member, codec, clock) for step in plan.steps}
+    contexts = {step.name: _context(plan, step, member, codec, clock, checks=checks) for step in plan.steps}
     return {step.name: step.factory(contexts[step.name]) for step in plan.steps}
 
 
@@ -346,7 +346,9 @@ def _exchange(plan: Plan, step: Step, member: Membership, batching: Batching, co
     )
 
 
-def _context(plan: Plan, step: Step, member: Membership | None, codec: Codec, clock: Clock) -> StepContext:
+def _context(
+    plan: Plan, step: Step, member: Membership | None, codec: Codec, clock: Clock, *, checks: bool = False
+) -> StepContext:
     """Return the context of ``step`` on a worker, or on the coordinator (None)."""
     return StepContext(
         job=plan.job,
@@ -362,6 +364,7 @@ def _context(plan: Plan, step: Step, member: Membership | None, codec: Codec, cl
         check_keys=partial(check_keys, step=step.name),
         clock=clock,
         warned=set() if member is None else member.warned,
+        checked=checks,
     )
 
 

@@ -1,0 +1,222 @@
+"""A step's function of a row on batches of columns: computed for all rows together where results are proven equal.
+
+Rule: the function itself is the measure. What is not proven is done row by row, and so is a batch for which computing
+fails in any way. Of the others some rows are done both ways, in test mode all: a difference is a fault of this package,
+which fails the job in test mode, and ends the use of columns in the step, with a warning, elsewhere.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.row_form import DICTS, RESULTS
+from malstrom_py.errors import InternalError
+from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.first_rows import warn
+from malstrom_py.traced.evaluation import results, truths
+from malstrom_py.traced.in_python import Unproven, check_held, in_python_types, kinds_of
+from malstrom_py.traced.purity import Checking, Impure
+from malstrom_py.traced.tracing import Traced, trace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_VARIANTS_MAX: Final = 16
+_PATIENCE: Final = 8
+"""So many batches for which nothing is proven, more than others, are tried before the function does all."""
+
+_COMPARED_FIRST: Final = 16
+_ROWS_PER_COMPARED: Final = 10_000
+
+
+def why_not_compiled(function: Callable[[Any], Any]) -> str | None:
+    """Return why ``function`` is called for each row, as far as that is known without rows."""
+    try:
+        Checking().checked(function)
+    except Impure as refused:
+        return refused.why
+    return None
+
+
+def _has_null(column: pa.Array) -> bool:
+    return bool(column.null_count or (hasattr(column, "dictionary") and column.dictionary.null_count))
+
+
+@dataclass(slots=True)
+class _Variant:
+    """The function on rows of one schema. ``traced``: None, and ``why_not``, if it is called for each of them."""
+
+    traced: Traced | None
+    why_not: str = ""
+    patience: int = _PATIENCE
+    is_compared: bool = False
+
+    def failed(self) -> None:
+        """Note a batch for which nothing is proven."""
+        self.patience -= 1
+        if self.patience < 0:
+            self.traced = None
+            self.why_not = "has values for which columns are not proven to give the same"
+
+
+class CompiledFunction:
+    """``function`` of the values of a step, on columns. ``why_not``: why it is never computed on them.
+
+    A method returns None for a batch that the step must do by calling the function for each row.
+    """
+
+    def __init__(self, context: StepContext, function: Callable[[Any], Any], *, compiles: bool = True) -> None:
+        self._context = context
+        self._function = function
+        self._variants: dict[Any, _Variant] = {}
+        self._nullable: frozenset[str] = frozenset()
+        self._random = random.Random(0)
+        self._rows_left = _ROWS_PER_COMPARED
+        self.why_not = why_not_compiled(function) if compiles else "compile=False"
+
+    @property
+    def takes_columns(self) -> bool:
+        """Whether columns may be of use."""
+        return self.why_not is None
+
+    def keys(self, batch: Batch) -> pa.Array | None:
+        """Return the results as a column."""
+
+        def compute(traced: Traced, given: ColumnBatch) -> pa.Array:
+            check_held(given.columns)
+            found = results(traced.tree, given.columns)
+            if isinstance(found, dict):
+                raise Unproven
+            return found
+
+        found: pa.Array | None = self._computed(batch, compute, lambda made, rows: made.take(rows).to_pylist())
+        return found
+
+    def values(self, batch: Batch) -> ColumnBatch | None:
+        """Return ``batch`` with the results, which are dicts, as values."""
+        import pyarrow as pa
+
+        def compute(traced: Traced, given: ColumnBatch) -> ColumnBatch:
+            check_held(given.columns.select(sorted(traced.fields)))
+            found = results(traced.tree, given.columns)
+            if not isinstance(found, dict):
+                raise Unproven
+            columns = pa.RecordBatch.from_arrays(list(found.values()), names=list(found))
+            return given.with_columns(columns, form=RESULTS)
+
+        made: ColumnBatch | None = self._computed(batch, compute, lambda made, rows: made.take(rows).values)
+        return made
+
+    def kept(self, batch: Batch, *, is_watched: bool = False) -> ColumnBatch | None:
+        """Return the rows for which the result is true. ``is_watched``: it matters whether it is None."""
+        import pyarrow as pa
+
+        def compute(traced: Traced, given: ColumnBatch) -> tuple[ColumnBatch, Any]:
+            if given.is_keyed or given.is_timed or is_watched:  # whose rows keep their columns when called one by one
+                check_held(given.columns)
+                whole = given
+            else:
+                whole = given.with_columns(in_python_types(given.columns), form=RESULTS)
+            flags = truths(traced.tree, given.columns)
+            return whole if flags.all() else whole.take(pa.array(flags.nonzero()[0])), flags
+
+        found = self._computed(
+            batch,
+            compute,
+            lambda found, rows: [bool(found[1][row]) for row in rows.to_pylist()],
+            of=bool,
+            takes_none=not is_watched,
+        )
+        return None if found is None else found[0]
+
+    def _computed(
+        self,
+        batch: Batch,
+        compute: Callable[[Traced, ColumnBatch], Any],
+        pick: Callable[[Any, pa.Array], list[Any]],
+        *,
+        of: Callable[[Any], Any] = lambda value: value,
+        takes_none: bool = True,
+    ) -> Any:
+        """Return what ``compute`` makes of ``batch``; ``pick`` takes from it what `of` the function's results is."""
+        if self.why_not is not None or not isinstance(batch, ColumnBatch) or batch.form not in (DICTS, RESULTS):
+            return None
+        if not len(batch) or (batch.rows_made and not self._context.checked):
+            return None
+        variant = self._variant(batch.columns)
+        traced = None if variant is None else variant.traced
+        if variant is None or traced is None or (traced.may_be_none and not takes_none):
+            return None
+        try:
+            found = compute(traced, batch)
+            is_same = self._agrees(variant, batch, found, pick, of)
+        except Exception:  # Unproven, or an error of Arrow
+            variant.failed()
+            return None
+        if not is_same:
+            self._differs()
+            return None
+        variant.patience = min(variant.patience + 1, _PATIENCE)
+        return found
+
+    def _variant(self, columns: pa.RecordBatch) -> _Variant | None:
+        names = columns.schema.names
+        self._nullable |= {name for name, column in zip(names, columns.columns, strict=True) if _has_null(column)}
+        of = (columns.schema, self._nullable)
+        variant = self._variants.get(of)
+        if variant is None:
+            if len(self._variants) == _VARIANTS_MAX:
+                self._variants.clear()
+            made: Traced | str = "two columns have the same name"
+            if len(set(names)) == len(names):
+                made = trace(self._function, kinds_of(columns.schema), self._nullable)
+            variant = _Variant(None, made) if isinstance(made, str) else _Variant(made)
+            self._variants[of] = variant
+        if variant.traced is not None and not variant.traced.outside.is_same:
+            self._variants.clear()
+            self.why_not = "reads something that has changed"
+            return None
+        return variant
+
+    def _agrees(
+        self,
+        variant: _Variant,
+        batch: ColumnBatch,
+        found: Any,
+        pick: Callable[[Any, pa.Array], list[Any]],
+        of: Callable[[Any], Any],
+    ) -> bool:
+        """Return whether some rows give the same by the function."""
+        import pyarrow as pa
+
+        rows = pa.array(self._rows_to_compare(variant, len(batch)), pa.int64())
+        if not len(rows):
+            return True
+        values = batch.take(rows).values
+        try:
+            expected = repr([of(self._function(value)) for value in values])
+        except Exception:
+            return False
+        return repr(pick(found, rows)) == expected  # it shows the types of plain values, NaN and the sign of 0.0
+
+    def _rows_to_compare(self, variant: _Variant, count: int) -> list[int]:
+        if self._context.checked:
+            return list(range(count))
+        self._rows_left -= count
+        wanted = 0 if variant.is_compared else min(_COMPARED_FIRST, count)
+        if self._rows_left <= 0:
+            wanted = max(wanted, 1 - self._rows_left // _ROWS_PER_COMPARED)
+            self._rows_left = _ROWS_PER_COMPARED
+        variant.is_compared = True
+        return [self._random.randrange(count) for _ in range(wanted)]
+
+    def _differs(self) -> None:
+        self.why_not = "gave something else on columns"
+        text = "its function gave other results on columns than on rows"
+        if self._context.checked:
+            raise InternalError(f"step {self._context.step!r}: {text}: give the step compile=False, and report it.")
+        warn(self._context, f"{text}, and is called for each row from now on")

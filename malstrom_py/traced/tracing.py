@@ -1,0 +1,183 @@
+"""What a function computes from a row: it is called with proxies that note what is done with them, once per path.
+
+A proxy knows the kind of its value but not the value. Where the function asks for a truth (``if``, ``and``, ``in``),
+it is called once for each answer, so that its branches are those of Python itself. A path on which it raises is a
+`Failing` one, and the function does the rows that take it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from malstrom_py.traced.nodes import Choice, Failing, Kind, Node, NotTraceable, Result, Tree, leaves
+from malstrom_py.traced.proxies import KINDS, OVERLAY, Row, Value, replaced
+from malstrom_py.traced.purity import Checking, Impure, Outside
+
+_PATHS_MAX: Final = 100
+_RISKY: Final = frozenset({"truediv", "floordiv", "mod", "int"})
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What a function computes on rows of certain kinds. ``fields``: those that it reads, ``nullable`` or not."""
+
+    tree: Tree
+    outside: Outside
+    fields: frozenset[str]
+    nullable: frozenset[str]
+
+    @property
+    def may_be_none(self) -> bool:
+        """Whether the function may return None."""
+        values = [leaf.value for leaf in leaves(self.tree) if isinstance(leaf, Result)]
+        return any(
+            value is None or (isinstance(value, Node) and bool(self.nullable.intersection(value.arguments[:1])))
+            for value in values
+        )
+
+
+def trace(
+    function: Callable[[Any], Any],
+    kinds: Mapping[str, Kind],
+    nullable: frozenset[str] = frozenset(),
+) -> Traced | str:
+    """Return what ``function`` computes from a row with ``kinds`` of fields; a text says why that cannot be known.
+
+    ``nullable``: the fields that may be None.
+
+    >>> traced = trace(lambda row: row["price"] * 2 if row["price"] > 3 else None, {"price": "int"})
+    >>> traced.tree.test.operation, traced.tree.yes.value.operation, traced.tree.no.value
+    ('gt', 'mul', None)
+    >>> trace(lambda row: print(row), {"price": "int"})
+    'calls print'
+    """
+    checking = Checking(replaced, OVERLAY)
+    try:
+        own = checking.checked(function)
+        paths = _Paths(own, kinds, nullable, checking.outside)
+        tree = paths.explored([])
+    except (Impure, NotTraceable) as refused:
+        return refused.why
+    if all(isinstance(leaf, Failing) for leaf in leaves(tree)):
+        return "raises, or does what is not compiled, for each row"
+    return Traced(tree, checking.outside, frozenset(paths.fields), nullable)
+
+
+class _Paths:
+    """The paths of a function, one after the other."""
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        kinds: Mapping[str, Kind],
+        nullable: frozenset[str],
+        outside: Outside,
+    ) -> None:
+        self._function = function
+        self.kinds = kinds
+        self.nullable = nullable
+        self.outside = outside
+        self.fields: set[str] = set()
+        self._nodes: dict[Any, Node] = {}
+        self._given: Sequence[bool] = ()
+        self._tests: list[Node] = []
+        self._answers: dict[Node, bool] = {}
+        self._risky: dict[Node, None] = {}
+        self._count = 0
+
+    def explored(self, answers: list[bool]) -> Tree:
+        """Return the tree below ``answers``."""
+        self._count += 1
+        if self._count > _PATHS_MAX:
+            raise NotTraceable("has too many branches")
+        self._given, self._tests, self._answers, self._risky = answers, [], {}, {}
+        tree: Tree
+        try:
+            tree = Result(_result(self._function(Row(self))), tuple(self._risky))
+        except (RecursionError, MemoryError):
+            raise NotTraceable("calls itself") from None
+        except Exception:
+            tree = Failing()
+        tests = self._tests
+        for place in range(len(tests) - 1, len(answers) - 1, -1):
+            others = [*answers, *([True] * (place - len(answers))), False]
+            tree = self._chosen(tests[place], tree, self.explored(others))
+        return tree
+
+    def _chosen(self, test: Node, yes: Tree, no: Tree) -> Tree:
+        """Return a choice; a test itself if it is the result, and one test for a value among several constants."""
+        if test.kind == "bool" and isinstance(yes, Result) and isinstance(no, Result) and yes.risky == no.risky:  # noqa: SIM102
+            if yes.value is True and no.value is False:
+                return Result(test, yes.risky)
+        if isinstance(no, Choice) and _alike(yes, no.yes):
+            (one, some), (other, more) = _among(test), _among(no.test)
+            if one is not None and one is other:
+                return self._chosen(self.node("in", (one, some + more), "bool"), yes, no.no)
+        return Choice(test, yes, no)
+
+    def answer(self, test: Node) -> bool:
+        """Return whether ``test`` is true on the present path."""
+        if test not in self._answers:
+            place = len(self._tests)
+            self._tests.append(test)
+            self._answers[test] = self._given[place] if place < len(self._given) else True
+        return self._answers[test]
+
+    def read(self, name: str) -> Node:
+        """Return the node of a field, which the function reads."""
+        self.fields.add(name)
+        return self.node("field", (name,), self.kinds[name])
+
+    def node(self, operation: str, arguments: tuple[Any, ...], kind: Kind) -> Node:
+        """Return the node of an operation: the same for the same arguments, so that a question is asked once."""
+        same = (operation, kind, *((type(one), _exact(one)) for one in arguments))
+        node = self._nodes.setdefault(same, Node(operation, arguments, kind))
+        if operation in _RISKY:
+            self._risky[node] = None
+        return node
+
+
+def _alike(one: Tree, other: Tree) -> bool:
+    """Whether two trees are certainly the same: results of equal constants, or of the same node."""
+    if isinstance(one, Failing) and isinstance(other, Failing):
+        return True
+    if not isinstance(one, Result) or not isinstance(other, Result) or one.risky != other.risky:
+        return False
+    left, right = one.value, other.value
+    return left is right or (type(left) is type(right) and type(left) in (bool, int, str) and left == right)
+
+
+def _among(test: Node) -> tuple[Node | None, tuple[Any, ...]]:
+    """Return the value and the constants of a test for one of several constants of the value's own type, or None."""
+    if test.operation == "in":
+        value, constants = test.arguments
+        return value, constants
+    if test.operation == "eq":
+        value, constant = test.arguments
+        kinds = {"int": int, "str": str}
+        if isinstance(value, Node) and type(constant) is kinds.get(value.kind):
+            return value, (constant,)
+    return None, ()
+
+
+def _exact(constant: Any) -> Any:
+    return repr(constant) if type(constant) is float else constant
+
+
+def _result(value: Any) -> Any:
+    """Return a result with nodes in place of proxies."""
+    if isinstance(value, Value):
+        return value._node
+    if isinstance(value, dict):  # a table from outside too
+        if not all(type(name) is str for name in value):
+            raise NotTraceable("returns a dict with keys that are not constant names")
+        return {name: _result(one) for name, one in value.items()}
+    if type(value) is tuple:
+        return tuple(map(_result, value))
+    if type(value) is Row:
+        return value.nodes()
+    if type(value) in KINDS or value is None:
+        return value
+    raise NotTraceable(f"returns a {type(value).__name__}")

@@ -1,0 +1,196 @@
+"""Steps that compute their function on columns give what they give row by row: values, types, errors and warnings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.errors import CodecError, InternalError, OperatorError
+from malstrom_py.operators import compiled
+from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.compiled import CompiledFunction, why_not_compiled
+from malstrom_py.operators.key_by import KeyBy
+from malstrom_py.operators.stateless import Filter, Map
+from tests.unit.operators.stepping import Stepped
+
+
+def batch_of(**columns: Any) -> ColumnBatch:
+    return ColumnBatch(pa.RecordBatch.from_pydict(columns))
+
+
+NARROW = {
+    "i": pa.array([1, 2, 300 - 299, 4], pa.int8()),
+    "f": pa.array([0.5, 1.5, None, 2.5], pa.float32()),
+    "t": pa.array([1, 2, 3, 4], pa.timestamp("ms")),
+    "d": pa.array(["a", "b", "a", None]).dictionary_encode(),
+    "n": pa.array([[1], [2, 3], [], None], pa.list_(pa.int16())),
+}
+BUILDS: dict[str, Callable[[Any], Any]] = {
+    "map": lambda stream: stream.map("x", lambda r: {**r, "more": r["i"] + 1}),
+    "map of some": lambda stream: stream.map("x", lambda r: {"i": r["i"], "f": r["f"], "t": r["t"], "d": r["d"]}),
+    "filter": lambda stream: stream.filter("x", lambda r: r["i"] > 1),
+    "filter of timed rows": lambda stream: stream.assign_timestamps("at", "i").filter("x", lambda r: r["i"] > 1),
+    "key_by": lambda stream: stream.key_by("x", lambda r: r["i"]),
+}
+
+
+def written(build: Callable[[Any], Any], columns: dict[str, Any], folder: Path, *, compile: bool) -> pa.Table:
+    folder.mkdir()
+    pq.write_table(pa.table(columns), folder / "in.parquet", row_group_size=2)
+    job = mp.Job("job", compile=compile)
+    build(job.source("in", sources.Files(folder / "in.parquet"))).sink("out", sinks.Files(folder / "out"))
+    mp.run(job)
+    return pa.concat_tables([pq.read_table(file) for file in sorted((folder / "out").rglob("*.parquet"))])
+
+
+@pytest.mark.parametrize("name", BUILDS)
+@pytest.mark.parametrize("nested", [False, True])
+def test_sinks_get_the_types_that_they_get_of_rows(name: str, nested: bool, tmp_path: Path) -> None:
+    columns = NARROW if nested else {key: column for key, column in NARROW.items() if key != "n"}
+    build = BUILDS[name]
+    by_columns = written(build, columns, tmp_path / "a", compile=True)
+    by_rows = written(build, columns, tmp_path / "b", compile=False)
+    assert by_columns.schema.types == by_rows.schema.types
+    assert by_columns.equals(by_rows)
+
+
+def test_steps_send_columns() -> None:
+    given = batch_of(i=[1, 2, 3], s=["a", "b", "c"])
+    for step in (
+        partial(Map, fn=lambda r: {"i": r["i"] * 908 // 1000}),
+        partial(Filter, predicate=lambda r: r["i"] > 1),
+        partial(KeyBy, fn=lambda r: r["s"]),
+    ):
+        (sent,) = Stepped(step).push(given).batches()
+        assert isinstance(sent, ColumnBatch)
+        assert not sent.rows_made
+    assert not given.rows_made
+
+
+def test_none_as_a_verdict_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    stepped = Stepped(partial(Filter, predicate=lambda r: None if r["i"] >= 0 else True))
+    with caplog.at_level(logging.WARNING):
+        stepped.push(batch_of(i=list(range(1000))))
+    assert "the first 1,000 results were None" in caplog.text
+
+
+BAD_TEXT = pa.StringArray.from_buffers(2, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff"))
+FAR = pa.array([0, 400_000_000_000], pa.timestamp("s"))
+
+
+@pytest.mark.parametrize("column", [BAD_TEXT, FAR, BAD_TEXT.dictionary_encode()])
+@pytest.mark.parametrize(
+    "step",
+    [
+        partial(Map, fn=lambda r: {"i": r["i"], "x": r["x"]}),
+        partial(Filter, predicate=lambda r: r["i"] > 0),
+        partial(KeyBy, fn=lambda r: r["i"]),
+    ],
+)
+def test_values_that_python_cannot_hold_are_the_error_of_rows(step: Any, column: pa.Array) -> None:
+    with pytest.raises(CodecError, match="column 'x'"):
+        Stepped(step).push(batch_of(i=[1, 2], x=column))
+
+
+def test_an_error_of_arrow_means_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise pa.ArrowInvalid("no")
+
+    monkeypatch.setattr(compiled, "results", fail)
+    monkeypatch.setattr(compiled, "truths", fail)
+    given = batch_of(i=[1, 2])
+    assert Stepped(partial(Map, fn=lambda r: {"j": r["i"]})).push(given).values() == [{"j": 1}, {"j": 2}]
+    assert Stepped(partial(Filter, predicate=lambda r: r["i"] > 1)).push(given).values() == [{"i": 2}]
+    assert Stepped(partial(KeyBy, fn=lambda r: r["i"])).push(given).batches()[0].keys == [1, 2]
+
+
+def test_a_refusal_is_of_one_schema() -> None:
+    stepped = Stepped(partial(Map, fn=lambda r: {"i": r["i"] + r["i"]}))
+    stepped.push(batch_of(i=pa.array([[1]])), batch_of(i=[1]))
+    by_rows, by_columns = stepped.batches()
+    assert not isinstance(by_rows, ColumnBatch)
+    assert isinstance(by_columns, ColumnBatch)
+    assert stepped.values() == [{"i": [1, 1]}, {"i": 2}]
+
+
+def test_in_test_mode_all_rows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(tree: Any, columns: pa.RecordBatch) -> Any:
+        return np.arange(columns.num_rows) != columns.num_rows - 1
+
+    monkeypatch.setattr(compiled, "truths", wrong)
+    step = CompiledFunction(StepContext("test", "x", checked=True), lambda r: r["i"] >= 0)
+    with pytest.raises(InternalError, match="compile=False"):
+        step.kept(batch_of(i=list(range(50_000))))
+
+
+def test_elsewhere_a_difference_means_rows_from_then_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiled, "truths", lambda tree, columns: np.ones(columns.num_rows, np.bool_))
+    stepped = Stepped(partial(Filter, predicate=lambda r: r["i"] > 1))
+    with caplog.at_level(logging.WARNING):
+        stepped.push(batch_of(i=[0, 1, 2]), batch_of(i=[0, 1, 3]))
+    assert stepped.values() == [{"i": 2}, {"i": 3}]
+    assert "gave other results on columns" in caplog.text
+
+
+FOLLOWERS: dict[str, Callable[[Any], Any]] = {
+    "key_by": lambda stream: stream.key_by("y", "missing"),
+    "timestamps": lambda stream: stream.assign_timestamps("y", "missing"),
+    "sum": lambda stream: stream.key_by("k", "i").sum("y", by="missing"),
+    "select": lambda stream: stream.select("y", "i", z=pl.col("missing")),
+    "filter": lambda stream: stream.filter("y", pl.col("missing") > 1),
+    "type": lambda stream: stream.filter("y", pl.col("s") + 1 > pl.col("i")),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWERS)
+@pytest.mark.parametrize(
+    "before",
+    [
+        lambda stream, **how: stream.map("x", lambda r: {"i": r["i"], "s": r["s"]}, **how),
+        lambda stream, **how: stream.filter("x", lambda r: r["i"] > 0, **how),
+    ],
+)
+def test_later_steps_fail_with_the_words_of_rows(name: str, before: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"i": [1, 2, 3], "s": ["a", "b", "c"]}), tmp_path / "in.parquet")
+
+    def text(**how: Any) -> str:
+        stream = before(mp.Job("job").source("in", sources.Files(tmp_path / "in.parquet")), **how)
+        with pytest.raises(OperatorError) as failed:
+            mp.collect(FOLLOWERS[name](stream))
+        return str(failed.value)
+
+    assert text() == text(compile=False)
+
+
+def test_the_first_job_of_a_user(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"car": ["a", "b", "a"] * 9, "km": [1.5, 2.5, 3.0] * 9, "n": [1, 2, 3] * 9}), tmp_path / "in.parquet"
+    )
+
+    def totals(*, compile: bool) -> Any:
+        rows = mp.Job("job", compile=compile).source("in", sources.Files(tmp_path / "in.parquet"))
+        far = rows.filter("far", lambda r: r["km"] > 2).map("price", lambda r: {**r, "price": r["km"] * 0.5 + r["n"]})
+        return mp.collect(far.key_by("car", lambda r: r["car"]).sum("sum", by="price").final())
+
+    assert sorted(totals(compile=True)) == sorted(totals(compile=False))
+
+
+def test_why_a_function_is_not_compiled() -> None:
+    assert why_not_compiled(lambda r: print(r)) == "calls print"  # noqa: PLW0108
+    assert why_not_compiled(lambda r: r["i"] > 1) is None
+    context = StepContext("test", "x")
+    assert CompiledFunction(context, lambda r: r["i"] > 1, compiles=False).why_not == "compile=False"
