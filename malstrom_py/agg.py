@@ -44,6 +44,7 @@ from malstrom_py.lazy_names import lazy_names
 from malstrom_py.validation import is_coroutine_function
 
 S = TypeVar("S")
+_UNKNOWN: Any = None
 R_co = TypeVar("R_co", covariant=True)
 
 _ABSENT: Final[Any] = object()
@@ -462,23 +463,25 @@ def _sum_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: Mutab
 
 
 def _min_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: MutableMapping[Any, Any]) -> None:
-    get = states.get
+    get, usual = states.get, _UNKNOWN
     for key, value in rows:
         best = get(key)
-        if best is None or type(value) not in IN_ORDER or type(best) not in IN_ORDER:
-            states[key] = best = _smaller(best, value)
-        elif value < best or best != best:
+        if type(value) is not usual or type(best) is not usual:
+            states[key] = best = value if best is None and type(value) is usual else _smaller(best, value)
+            usual = type(value) if type(value) in IN_ORDER else None
+        elif not value >= best and (value == value or best != best):  # also where one is NaN, the largest
             states[key] = best = value
         results.append(best)
 
 
 def _max_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: MutableMapping[Any, Any]) -> None:
-    get = states.get
+    get, usual = states.get, _UNKNOWN
     for key, value in rows:
         best = get(key)
-        if best is None or type(value) not in IN_ORDER or type(best) not in IN_ORDER:
-            states[key] = best = _larger(best, value)
-        elif value > best or value != value:
+        if type(value) is not usual or type(best) is not usual:
+            states[key] = best = value if best is None and type(value) is usual else _larger(best, value)
+            usual = type(value) if type(value) in IN_ORDER else None
+        elif not value <= best and (best == best or value != value):  # also where one is NaN, the largest
             states[key] = best = value
         results.append(best)
 
