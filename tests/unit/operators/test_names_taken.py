@@ -175,7 +175,8 @@ def build(steps: list[tuple[str, str]], source: Files[Any], on_error: Any) -> mp
             rows = rows.inspect(name, function, on_error=on_error)
         else:
             rows = rows.map(name, eval(f"lambda r: {{'a': {text}, 'b': r['b'], 'd': 'd'}}"), on_error=on_error)
-    rows.map("last", eval(f"lambda r: (r['b'], {steps[-1][1]})"), on_error=on_error).sink("out", sinks.Memory())
+    last = eval(f"lambda r: (r.get('a'), r['b'], {steps[-1][1]})")
+    rows.map("last", last, on_error=on_error).sink("out", sinks.Memory())
     return job
 
 
