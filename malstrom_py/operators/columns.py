@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -424,7 +425,9 @@ class Select(ColumnStep):
         return None if names is None else ColumnsRead(frozenset(names))
 
     def __init__(self, context: StepContext, *, expressions: Sequence[pl.Expr]) -> None:
-        super().__init__(context, names=None if self.keeps_others else roots_of(expressions))
+        reads = None if self.keeps_others else roots_of(expressions)
+        super().__init__(context, names=reads)
+        self._reads = reads
         self._expressions = Expressions(expressions, self.evaluated, weakly(self.error))
         self._beside_text = BesideText(expressions, weakly(self.error))
 
@@ -437,9 +440,20 @@ class Select(ColumnStep):
         columns = self.columns_of(batch)
         made = self._beside_text(columns, self.keeps_others)
         if made is None:
-            out.send(columns.with_frame(self._expressions(self.frame_of(columns))))
+            out.send(columns.with_frame(self._of_frame(columns)))
         else:
             out.send(columns.with_columns(made))
+
+    def _of_frame(self, columns: ColumnBatch) -> pl.DataFrame:
+        """Evaluate the expressions on the columns that they read, if it is known which; a frame of more is costly."""
+        from polars.exceptions import PanicException
+
+        arrow = columns.arrow
+        names = [] if arrow is None else arrow.schema.names
+        if self._reads and len(self._reads) < len(names) == len(set(names)) and {*names}.issuperset(self._reads):
+            with suppress(Exception, PanicException):  # the frame of all columns says what is wrong
+                return self._expressions(columns.frame_of(self._reads))
+        return self._expressions(self.frame_of(columns))
 
 
 class WithColumns(Select):

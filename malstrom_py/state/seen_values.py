@@ -1,8 +1,9 @@
 """The values seen per key, as arrays: `SeenValues`, a mapping key -> set, so that all that handles state works on it.
 
-A key with state has a place, in the order of arrival; a pair of place and value id is one integer, which a `GroupIndex`
-holds. Rule: the mapping is what the dict of the row path would be. What arrays do not hold raises
-`NotColumnar`; `KeyedState.to_rows` then makes the dict.
+A key with state has a place, in the order of arrival; a pair of place and value is one integer, which a `GroupIndex`
+holds. Of 32 bits each value has a code: integers that are near each other their distance from the first one, so that
+they need no index of their own; other values an id. Rule: the mapping is what the dict of the row path would be. What
+arrays do not hold raises `NotColumnar`; `KeyedState.to_rows` then makes the dict.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.state.group_index import GroupIndex, NotColumnar, ids_of, keys_as_column
+from malstrom_py.data.schema import ColumnKind
+from malstrom_py.state.group_index import GroupIndex, NotColumnar, ids_of, keys_as_column, plain_keys
 from malstrom_py.state.group_values import Array, longer
 from malstrom_py.state.many_values import ManyValues
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _VALUE_BITS: Final = 32
+_OF_VALUE: Final = (1 << _VALUE_BITS) - 1
+_NEAR: Final = 1 << (_VALUE_BITS - 1)
+"""The code of the first integer; 0 is that of None."""
+
 _COMPACT_FROM: Final = 4096
 
 
@@ -35,7 +41,7 @@ class SeenValues(ManyValues):
     malstrom_py.state.group_index.NotColumnar: a key that no column holds
     """
 
-    __slots__ = ("_changed", "_keys", "_live", "_owners", "_pairs", "_place_of", "_places", "_values")
+    __slots__ = ("_changed", "_first", "_keys", "_live", "_owners", "_pairs", "_place_of", "_places", "_values")
 
     def __init__(self) -> None:
         self._begin()
@@ -51,7 +57,9 @@ class SeenValues(ManyValues):
     def _begin(self) -> None:
         import numpy as np
 
-        self._keys, self._values, self._pairs = GroupIndex(), GroupIndex(), GroupIndex()
+        self._keys, self._pairs = GroupIndex(), GroupIndex()
+        self._values: GroupIndex | None = None  # None: values are integers near `_first`, or None
+        self._first: int | None = None
         self._places = 0  # given so far
         self._place_of = np.full(0, -1)  # by the id of a key; -1: it has no state
         self._owners = np.zeros(0, np.int64)  # by place: the id of its key
@@ -64,16 +72,13 @@ class SeenValues(ManyValues):
         Raises:
             NotColumnar: rows must do it; no state has changed.
         """
-        import numpy as np
         import pyarrow as pa
 
-        value_ids, key_ids = self._values.ids(values), self._keys.ids(keys)
+        codes, key_ids = self._codes(values), self._keys.ids(keys)
         places = self._placed(key_ids)
         known = len(self._pairs)
-        found = self._pairs.ids(pa.array((places << _VALUE_BITS) | value_ids))
-        # Ids are given in the order of arrival: a new pair is a new maximum.
-        highest = np.maximum.accumulate(np.concatenate([np.array([known - 1], found.dtype), found]))
-        first = np.flatnonzero(found > highest[:-1])
+        # Ids are given in the order of arrival, so the first rows of new pairs ascend.
+        first: Array = self._pairs.group(pa.array((places << _VALUE_BITS) | codes)).first_rows(known)
         self._changed[places[first]] = True
         return first
 
@@ -116,6 +121,62 @@ class SeenValues(ManyValues):
     def __contains__(self, key: object) -> bool:
         return bool(self._found([key])[0] >= 0)
 
+    def _codes(self, values: pa.Array) -> Array:
+        """Return the code of each value. Raises like `GroupIndex.ids`."""
+        if self._values is None:
+            codes = self._distances(values)
+            if codes is not None:
+                return codes
+            self._index_values()
+        assert self._values is not None
+        return self._values.ids(values)
+
+    def _distances(self, values: pa.Array) -> Array | None:
+        """Return how far integers are from the first one, as codes; None if the values need ids."""
+        import numpy as np
+
+        if not GroupIndex.supports(values.type):
+            return None
+        column, kind = plain_keys(values, None if self._first is None else ColumnKind.INT)
+        nulls = column.null_count
+        if nulls == len(column):
+            return np.zeros(len(column), np.int64)
+        if kind is not ColumnKind.INT:
+            return None
+        first: int = column.drop_null()[0].as_py() if self._first is None else self._first
+        self._first = first
+        numbers = column.fill_null(first).to_numpy()
+        if int(numbers.min()) <= first - _NEAR or int(numbers.max()) >= first + _NEAR:
+            return None
+        codes: Array = numbers - first + _NEAR
+        if nulls:
+            codes[column.is_null().to_numpy(zero_copy_only=False)] = 0
+        return codes
+
+    def _values_of(self, codes: Array) -> pa.Array:
+        import pyarrow as pa
+
+        if self._values is not None:
+            return self._values.keys(codes)
+        if self._first is None:
+            return pa.nulls(len(codes))
+        return pa.array(codes - _NEAR + self._first, mask=codes == 0)
+
+    def _index_values(self) -> None:
+        """Give ids to the values from now on, also to those that are there."""
+        import pyarrow as pa
+
+        pairs = self._all_pairs()
+        values = self._values_of(pairs & _OF_VALUE)
+        self._values, self._pairs = GroupIndex(), GroupIndex()
+        self._pairs.ids(pa.array((pairs & ~_OF_VALUE) | self._values.ids(values)))
+
+    def _all_pairs(self) -> Array:
+        import numpy as np
+
+        pairs: Array = self._pairs.keys().to_numpy(zero_copy_only=False) if len(self._pairs) else np.zeros(0, np.int64)
+        return pairs
+
     def _placed(self, key_ids: Any) -> Array:
         """Return the place of the key of each row, which every one has from now on."""
         import numpy as np
@@ -151,9 +212,9 @@ class SeenValues(ManyValues):
         if len(places) and len(self._pairs):
             order = np.full(self._places, -1)
             order[places] = np.arange(len(places))
-            pairs = self._pairs.keys().to_numpy(zero_copy_only=False)
+            pairs = self._all_pairs()
             at = order[pairs >> _VALUE_BITS]
-            values = self._values.keys(pairs[at >= 0] & ((1 << _VALUE_BITS) - 1))
+            values = self._values_of(pairs[at >= 0] & _OF_VALUE)
             for place, value in zip(at[at >= 0].tolist(), values.to_pylist(), strict=True):
                 sets[place].add(value)
         return sets
@@ -173,13 +234,13 @@ class SeenValues(ManyValues):
 
         if any(type(seen) is not set for seen in values):
             raise NotColumnar("a state that is not a set")
-        value_ids = self._values.ids(keys_as_column([value for seen in values for value in seen]))
+        codes = self._codes(keys_as_column([value for seen in values for value in seen]))
         key_ids = self._keys.ids(keys_as_column(keys))
         there = self._place_of[key_ids[key_ids < len(self._place_of)]]
         self._drop(there[there >= 0], compact=False)
         places = self._placed(key_ids)
         each = np.repeat(places, list(map(len, values)))
-        self._pairs.ids(pa.array((each << _VALUE_BITS) | value_ids))
+        self._pairs.ids(pa.array((each << _VALUE_BITS) | codes))
         self._changed[places] = True
 
     def _drop(self, places: Array, *, compact: bool = True) -> None:
@@ -195,14 +256,14 @@ class SeenValues(ManyValues):
         import pyarrow as pa
 
         live, changed, owners = _places(self._live), self._changed, self._owners
-        keys, values = self._keys.keys(), self._values.keys()
-        pairs = self._pairs.keys().to_numpy(zero_copy_only=False) if len(self._pairs) else np.zeros(0, np.int64)
+        keys, pairs = self._keys.keys(), self._all_pairs()
         kept = pairs[self._live[pairs >> _VALUE_BITS]]
+        values = self._values_of(kept & _OF_VALUE)
         place_of = np.zeros(self._places, np.int64)
         self._begin()
         place_of[live] = self._placed(self._keys.ids(keys.take(pa.array(owners[live]))))
-        value_ids = self._values.ids(values.take(pa.array(kept & ((1 << _VALUE_BITS) - 1))))
-        self._pairs.ids(pa.array((place_of[kept >> _VALUE_BITS] << _VALUE_BITS) | value_ids))
+        codes = self._codes(values)
+        self._pairs.ids(pa.array((place_of[kept >> _VALUE_BITS] << _VALUE_BITS) | codes))
         self._changed[place_of[live]] = changed[live]
 
 
