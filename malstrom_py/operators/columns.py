@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -451,8 +450,11 @@ class Select(ColumnStep):
         arrow = columns.arrow
         names = [] if arrow is None else arrow.schema.names
         if self._reads and len(self._reads) < len(names) == len(set(names)) and {*names}.issuperset(self._reads):
-            with suppress(Exception, PanicException):  # the frame of all columns says what is wrong
+            try:
                 return self._expressions(columns.frame_of(self._reads))
+            except (Exception, PanicException):
+                self._expressions(self.frame_of(columns))  # says what is wrong, and what all columns are
+                raise
         return self._expressions(self.frame_of(columns))
 
 

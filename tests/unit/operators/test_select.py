@@ -228,6 +228,15 @@ def test_a_type_that_polars_cannot_have_is_an_error_that_names_the_column(column
         assert [row["n"] for row in step.batches()[0].values] == column.to_pylist()
 
 
+def test_columns_that_no_expression_reads_are_not_converted() -> None:
+    spans = pa.array([pa.MonthDayNano([1, 2, 3])] * 2)
+    given = ColumnBatch(pa.RecordBatch.from_arrays([pa.array([1, 2]), spans], names=["a", "span"]))
+    (batch,) = select(twice=pl.col("a") * 2).push(given).batches()
+    assert batch.values == [{"twice": 2}, {"twice": 4}]
+    with pytest.raises(OperatorError, match="'a': Int64, 1 others"):
+        select(pl.col("a").str.len_chars()).push(columns(a=[1, 2], b=[3, 4]))
+
+
 def test_small_decimals_and_zones_that_are_offsets_keep_their_values() -> None:
     money = pa.array(["1.50", "-2.25"]).cast(pa.decimal128(12, 2)).cast(pa.decimal64(12, 2))
     moments = pa.array([0, 1], pa.timestamp("us", "+05:30"))
