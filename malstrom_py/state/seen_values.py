@@ -2,7 +2,7 @@
 
 A key with state has a place, in the order of arrival; a pair of place and value is one integer, which a `GroupIndex`
 holds. Of 32 bits each value has a code: integers that are near each other their distance from the first one, so that
-they need no index of their own; other values an id. Rule: the mapping is what the dict of the row path would be. What
+they need no index; other values an id. Rule: the mapping is what the dict of the row path would be. What
 arrays do not hold raises `NotColumnar`; `KeyedState.to_rows` then makes the dict.
 """
 

@@ -1,4 +1,4 @@
-"""`SeenValues` is the dict of sets that rows make, whatever its values are."""
+"""`SeenValues` is the dict of sets that rows make, of any values."""
 
 from __future__ import annotations
 
