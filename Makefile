@@ -152,7 +152,7 @@ soak: $(VENV)/.dev
 	@$(PY) -m tests.simulation.soak jobs --first 0 --seeds $(SEEDS)
 	@$(PY) -m tests.simulation.soak commits --first 0 --seeds $(SEEDS)
 	@$(PY) -m tests.simulation.soak postgres --first 0 --seeds $$(( ($(SEEDS) + 4) / 5 ))
-	@TRACED_EXAMPLES=$(EXAMPLES) $(PY) -m pytest -q tests/unit/traced/test_traced_law.py
+	@TRACED_EXAMPLES=$(EXAMPLES) $(PY) -m pytest -q --timeout 0 tests/unit/traced/test_traced_law.py
 
 chaos: $(VENV)/.dev
 	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK) --state-bytes $(STATE_BYTES)

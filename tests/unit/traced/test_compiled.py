@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.compiled import CompiledFunction, why_not_compiled
 from malstrom_py.operators.key_by import KeyBy
 from malstrom_py.operators.stateless import Filter, Map
+from malstrom_py.traced.in_python import check_held
 from tests.unit.operators.stepping import Stepped
 
 
@@ -194,3 +196,17 @@ def test_why_a_function_is_not_compiled() -> None:
     assert why_not_compiled(lambda r: r["i"] > 1) is None
     context = StepContext("test", "x")
     assert CompiledFunction(context, lambda r: r["i"] > 1, compiles=False).why_not == "compile=False"
+
+
+def test_text_that_is_not_utf8_is_found_in_any_slice() -> None:
+    texts = pa.array(["ab", None, "é", "", "c"])
+    offsets, data = texts.buffers()[1:]
+    broken = pa.Array.from_buffers(
+        pa.string(), 5, [None, offsets, pa.py_buffer(data.to_pybytes().replace("é".encode(), b"\xc3\xc3"))]
+    )
+    for start in range(6):
+        for stop in range(start, 6):
+            check_held(pa.RecordBatch.from_arrays([texts.slice(start, stop - start)], names=["s"]))
+            is_broken = start <= 2 < stop
+            with pytest.raises(pa.ArrowInvalid) if is_broken else nullcontext():
+                check_held(pa.RecordBatch.from_arrays([broken.slice(start, stop - start)], names=["s"]))
