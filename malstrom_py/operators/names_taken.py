@@ -11,8 +11,9 @@ import builtins
 import dis
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import itemgetter
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any, Final
 
 _PYTHON_MAX: Final = (3, 14)
@@ -21,7 +22,14 @@ _LOADS: Final = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"})
 _LAST_LOADS: Final = frozenset({"LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW", "STORE_FAST_LOAD_FAST"})
 """Two instructions in one: the second one loads a name."""
 _SHOWS_LOCALS: Final = frozenset({"breakpoint", "dir", "eval", "exec", "locals", "vars"})
-_SHOWS_FRAMES: Final = frozenset({"_getframe", "_current_frames", "currentframe", "stack", "exc_info", "__traceback__"})
+_SHOWS_FRAMES: Final = frozenset(
+    {
+        *("_getframe", "_current_frames", "currentframe", "stack", "trace", "getinnerframes", "getouterframes"),
+        *("exc_info", "__traceback__", "tb_frame", "f_back", "f_locals", "walk_stack", "walk_tb"),
+    }
+)
+_DEPTH: Final = 2
+"""So many calls deep, functions that read the frames of their callers are found."""
 
 
 def names_taken(function: object, position: int = 0) -> frozenset[str] | None:
@@ -50,7 +58,21 @@ def _sees_its_frame(function: FunctionType) -> bool:
     names = set(function.__code__.co_names)
     showing = [getattr(builtins, name) for name in _SHOWS_LOCALS]
     outside = [function.__globals__.get(name) for name in names]
-    return bool(names & (_SHOWS_LOCALS | _SHOWS_FRAMES)) or any(one is each for one in outside for each in showing)
+    if names & _SHOWS_LOCALS or any(one is each for one in outside for each in showing):
+        return True
+    return _reads_frames(function, _DEPTH)
+
+
+def _reads_frames(function: FunctionType, depth: int) -> bool:
+    names = set(function.__code__.co_names)
+    outside = [function.__globals__.get(name) for name in names]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it has no value yet
+            outside.append(cell.cell_contents)
+    called = [one for one in outside if isinstance(one, FunctionType | BuiltinFunctionType)]
+    if names & _SHOWS_FRAMES or any(one.__name__ in _SHOWS_FRAMES for one in called):
+        return True
+    return depth > 0 and any(_reads_frames(one, depth - 1) for one in called if isinstance(one, FunctionType))
 
 
 def _looked_up(code: CodeType, row: str) -> frozenset[str] | None:

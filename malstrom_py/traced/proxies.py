@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date, datetime
+from types import FunctionType
 from typing import Any, Final, NoReturn, Protocol
 
 from malstrom_py.traced.nodes import Kind, Node, NotTraceable
@@ -318,7 +319,9 @@ def _is_among(sought: Any, elements: Collection[Any]) -> bool:
     return found
 
 
-class _Dict(dict[Any, Any]):
+class Table(dict[Any, Any]):
+    """A dict of constants from outside."""
+
     def __contains__(self, key: Any) -> bool:
         return _is_among(key, self.keys())
 
@@ -336,11 +339,33 @@ class _Dict(dict[Any, Any]):
         _change()
 
 
-class _Set(frozenset[Any]):
-    def __contains__(self, key: Any) -> bool:
-        return _is_among(key, [*self])
+def _hide(self: Any, *_: Any) -> NoReturn:
+    raise NotTraceable("shows or combines a set or a function from outside")
 
+
+class _Set(frozenset[Any]):
+    """Can only be searched: a copy may have another order, and another text."""
+
+    def __contains__(self, key: Any) -> bool:
+        return _is_among(key, list(super().__iter__()))
+
+    __iter__ = __repr__ = __str__ = __or__ = __and__ = __sub__ = __xor__ = _hide
+    __ror__ = __rand__ = __rsub__ = __rxor__ = _hide
     __ior__ = __iand__ = __isub__ = __ixor__ = lambda self, other: _change()
+
+
+class Callee:
+    """A function in place of another one: it can only be called."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self._call(*given, **named)
+
+    __repr__ = __str__ = __eq__ = __hash__ = _hide
 
 
 class _List(list[Any]):
@@ -352,8 +377,9 @@ def _change() -> NoReturn:
 
 
 def replaced(value: Any) -> Any:
-    """Return a table that can be searched for proxies in place of one that cannot; other values unchanged."""
-    kinds: dict[type, Callable[[Any], Any]] = {dict: _Dict, set: _Set, frozenset: _Set, list: _List}
+    """Return a table that can be searched for proxies, and a function that can only be called; others unchanged."""
+    kinds: dict[type, Callable[[Any], Any]] = {dict: Table, set: _Set, frozenset: _Set, list: _List}
+    kinds[FunctionType] = Callee
     return kinds[type(value)](value) if type(value) in kinds else value
 
 
@@ -383,12 +409,11 @@ def _number(to: Callable[..., Any], kind: Kind) -> Callable[..., Any]:
 def _as_text(thing: Any = "", *more: Any) -> Any:
     thing = _known(thing)
     if not isinstance(thing, Value):
-        return str(thing, *more)
+        return str(thing, *more) if type(thing) in (str, int, float, bool, type(None)) else _hide(thing)
     if more or thing._node.kind not in ("int", "str"):
         raise NotTraceable("makes text of a value that is not an integer")
     return _made(thing, "text", "str")
 
 
-OVERLAY: Final[Mapping[str, Any]] = {
-    "len": _length, "int": _number(int, "int"), "float": _number(float, "float"), "str": _as_text
-}  # fmt: skip
+_CALLED: Final = {"len": _length, "int": _number(int, "int"), "float": _number(float, "float"), "str": _as_text}
+OVERLAY: Final[Mapping[str, Any]] = {name: Callee(call) for name, call in _CALLED.items()}

@@ -103,8 +103,8 @@ class Outside:
 class Checking:
     """Checks functions, and the functions that these call.
 
-    ``replaced``: what a constant or table becomes in the function that is called with proxies. ``overlay``: what is
-    called in place of builtins.
+    ``replaced``: what a constant, table or function becomes in the function that is called with proxies. ``overlay``:
+    what is called in place of builtins.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Checking:
         if is_plain(value) or is_table(value):
             return self._replaced(value)
         if type(value) is FunctionType:
-            return self.checked(value, depth + 1)
+            return self._replaced(self.checked(value, depth + 1))
         raise Impure(f"reads {name}, of type {type(value).__name__}")
 
     def _check_code(self, code: CodeType) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from malstrom_py.traced.nodes import Choice, Failing, Kind, Node, NotTraceable, Result, Tree, leaves
-from malstrom_py.traced.proxies import KINDS, OVERLAY, Row, Value, replaced
+from malstrom_py.traced.proxies import KINDS, OVERLAY, Row, Table, Value, replaced
 from malstrom_py.traced.purity import Checking, Impure, Outside
 
 _PATHS_MAX: Final = 100
@@ -170,7 +170,9 @@ def _result(value: Any) -> Any:
     """Return a result with nodes in place of proxies."""
     if isinstance(value, Value):
         return value._node
-    if isinstance(value, dict):  # a table from outside too
+    if type(value) is Table:
+        raise NotTraceable("returns a dict from outside, which a later step could change for all rows")
+    if type(value) is dict:
         if not all(type(name) is str for name in value):
             raise NotTraceable("returns a dict with keys that are not constant names")
         return {name: _result(one) for name, one in value.items()}

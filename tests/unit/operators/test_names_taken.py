@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,24 @@ from malstrom_py.sources import Files
 
 TABLE = {1: 2}
 show = locals
+
+
+def spying() -> int:
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    return len(frame.f_back.f_locals)
+
+
+def spied_on() -> int:
+    return spying()
+
+
+def traced_back(r: Any) -> Any:
+    try:
+        return r["a"] // 0
+    except ZeroDivisionError:
+        return inspect.trace()[0]
 
 
 def early(r: Any) -> Any:
@@ -97,6 +116,8 @@ NEEDS_ALL: list[Callable[..., Any]] = [
     lambda r: eval("r"),
     stored,
     rebound,
+    lambda r: (r["a"], spied_on()),
+    traced_back,
     len,
 ]
 

@@ -207,3 +207,37 @@ def test_the_law_sees_wrong_tracers(name: str, monkeypatch: pytest.MonkeyPatch) 
     else:
         monkeypatch.setattr(where, what, wrong)
     assert not holds(source, batch)
+
+
+SMALL = {1, 2}
+THINNED = set(range(200)) - {number for number in range(200) if number not in (33, 64)}
+
+
+def one() -> int:
+    return 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda row: {"x": str(SMALL)},
+        lambda row: {"x": str(int)},
+        lambda row: {"x": "%s" % int},  # noqa: UP031
+        lambda row: {"x": str(one)},
+        lambda row: {"x": "%s" % one},  # noqa: UP031
+        lambda row: {"x": {one: 1}.get(one)},
+        lambda row: {"x": max(THINNED, key=bool)},
+        lambda row: {"x": max(SMALL | THINNED)},
+    ],
+)
+def test_a_function_that_shows_what_stands_in_for_another_value_is_refused(function: Callable[[Any], Any]) -> None:
+    """Sets are copied, which may change their order, and functions are replaced: they may be searched and called."""
+    assert trace(function, KINDS) == "shows or combines a set or a function from outside"
+
+
+def test_a_function_that_returns_a_dict_from_outside_is_refused() -> None:
+    """A later step that changes it would change it for all rows."""
+    for function in (lambda row: RATES, lambda row, rates={"a": 1}: {"x": rates}):
+        assert "returns a dict from outside" in str(trace(function, KINDS))
+    assert isinstance(trace(lambda row: {**RATES, "i": row["i"]}, KINDS), Traced)
+    assert isinstance(trace(lambda row: {"x": one() if row["i"] in SMALL else max(1, 2, key=bool)}, KINDS), Traced)
