@@ -288,9 +288,7 @@ class ColumnStep(Operator):
         names = there if self._names is None else self._names
         if not set(names) <= set(there):
             return None
-        columns = batch.with_columns(batch.columns.select(names))
-        columns.named = False
-        return columns
+        return batch.with_columns(batch.columns.select(names)).of_part(batch.part, named=False)
 
     def frame_of(self, columns: ColumnBatch) -> pl.DataFrame:
         """Return the columns as a Polars frame; `OperatorError` names a column that Polars cannot represent."""

@@ -98,9 +98,10 @@ class CompiledFunction:
 
     def values(self, batch: Batch) -> ColumnBatch | None:
         """Return ``batch`` with the results, which are dicts, as values."""
-        import pyarrow as pa
 
         def compute(traced: Traced, given: ColumnBatch) -> ColumnBatch:
+            import pyarrow as pa
+
             check_held(given.columns.select(sorted(traced.fields)))
             found = results(traced.tree, given.columns)
             if not isinstance(found, dict):
@@ -113,9 +114,10 @@ class CompiledFunction:
 
     def kept(self, batch: Batch, *, is_watched: bool = False) -> ColumnBatch | None:
         """Return the rows for which the result is true. ``is_watched``: it matters whether it is None."""
-        import pyarrow as pa
 
         def compute(traced: Traced, given: ColumnBatch) -> tuple[ColumnBatch, Any]:
+            import pyarrow as pa
+
             if given.is_keyed or given.is_timed or is_watched:  # whose rows keep their columns when called one by one
                 check_held(given.columns)
                 whole = given

@@ -17,7 +17,6 @@ from malstrom_py.data.row_form import python_values
 from malstrom_py.errors import CodecError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
-from malstrom_py.operators.compiled import CompiledFunction
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.operators.first_rows import NoneWatch
 
@@ -50,6 +49,8 @@ class KeyBy(Operator):
     def __init__(
         self, context: StepContext, *, fn: Callable[[Any], Any], column: str | None = None, compiles: bool = True
     ) -> None:
+        from malstrom_py.operators.compiled import CompiledFunction  # a job is defined without it
+
         super().__init__(context)
         self._fn = fn
         self._column = column

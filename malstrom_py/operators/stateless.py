@@ -13,7 +13,6 @@ from malstrom_py.data.messages import MIN_EPOCH, Epoch
 from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
-from malstrom_py.operators.compiled import CompiledFunction
 from malstrom_py.operators.failures import OWN, ErrorPolicy, call_each, kept_of, verdicts_of
 from malstrom_py.operators.first_rows import NoneWatch
 from malstrom_py.operators.keyed import keys_of
@@ -34,6 +33,8 @@ class Map(Operator):
         return read_by(options["fn"])
 
     def __init__(self, context: StepContext, *, fn: Callable[..., Any], compiles: bool = True) -> None:
+        from malstrom_py.operators.compiled import CompiledFunction  # a job is defined without it
+
         super().__init__(context)
         self._fn = fn
         self._failures = ErrorPolicy(context)
@@ -91,6 +92,8 @@ class Filter(Operator):
         return read_by(options["predicate"], passes=True)
 
     def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any], compiles: bool = True) -> None:
+        from malstrom_py.operators.compiled import CompiledFunction
+
         super().__init__(context)
         self._predicate = predicate
         self._failures = ErrorPolicy(context)

@@ -91,7 +91,7 @@ def test_an_unknown_name_has_its_answer(face: Any) -> None:
 def test_a_lazy_name_is_pickled_by_reference_and_has_its_signature() -> None:
     assert pickle.loads(pickle.dumps(mp.Job)) is mp.Job
     assert b"malstrom_py.builder.job" in pickle.dumps(mp.Job)
-    assert list(inspect.signature(mp.Job).parameters) == ["name", "slots"]
+    assert list(inspect.signature(mp.Job).parameters) == ["name", "slots", "compile"]
 
 
 @pytest.mark.parametrize("module", sorted(TABLES))
