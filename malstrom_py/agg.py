@@ -18,49 +18,21 @@ state. ``field`` is the aggregated part of a value: a function, a column's name,
 
 from __future__ import annotations
 
-import builtins
-import math
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass, replace
-from decimal import (
-    MAX_EMAX,
-    MIN_EMIN,
-    ROUND_HALF_EVEN,
-    Context,
-    Decimal,
-    DivisionByZero,
-    Inexact,
-    InvalidOperation,
-    Overflow,
-    localcontext,
-)
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from malstrom_py.data.equality import IN_ORDER, is_nan_form, is_smaller, seen_form
+from malstrom_py.data import figures
 from malstrom_py.errors import PlanError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.lazy_names import lazy_names
 from malstrom_py.validation import is_coroutine_function
 
 S = TypeVar("S")
-_UNKNOWN: Any = None
 R_co = TypeVar("R_co", covariant=True)
 
 _ABSENT: Final[Any] = object()
-
-_EXACT: Final = Context(
-    prec=1_000,
-    rounding=ROUND_HALF_EVEN,
-    Emin=MIN_EMIN,
-    Emax=MAX_EMAX,
-    traps=[InvalidOperation, DivisionByZero, Overflow, Inexact],
-)
-_DIGITS: Final = 28
-_WIDE: Final = Context(prec=50, rounding=ROUND_HALF_EVEN, traps=[InvalidOperation, DivisionByZero, Overflow])
-"""Decimal contexts: of sums, and of the standard deviation. That of the caller is another in each thread."""
-
-_EXACTLY: Final = (Decimal, int)
 
 Run = Callable[[Iterable[tuple[Any, Any]], list[Any], MutableMapping[Any, Any]], None]
 """Takes rows (key, value) until they end; per row sets the state of the key, then appends the result."""
@@ -151,11 +123,23 @@ def count(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[int, 
     """
     if skip_nulls:
         return _nulls(
-            Aggregation("count", int, _one_more, _plus, unchanged, _field(field, "count"), arrays="count"), skip=True
+            Aggregation(
+                "count", int, figures.one_more, figures.plus, figures.unchanged, _field(field, "count"), arrays="count"
+            ),
+            skip=True,
         )
     if field is not None:
         raise PlanError("agg.count counts all records: with a field it takes skip_nulls=True, as COUNT(field) of SQL")
-    return Aggregation("count", int, _one_more, _plus, unchanged, blind=True, fast=_count_rows, arrays="count")
+    return Aggregation(
+        "count",
+        int,
+        figures.one_more,
+        figures.plus,
+        figures.unchanged,
+        blind=True,
+        fast=figures.count_rows,
+        arrays="count",
+    )
 
 
 def sum(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
@@ -168,7 +152,16 @@ def sum(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, An
     [{'sold': 2, 'sales': 1}, {'sold': 5, 'sales': 2}]
     """
     return _nulls(
-        Aggregation("sum", int, _plus, _plus, unchanged, _field(field, "sum"), fast=_sum_rows, arrays="sum"),
+        Aggregation(
+            "sum",
+            int,
+            figures.plus,
+            figures.plus,
+            figures.unchanged,
+            _field(field, "sum"),
+            fast=figures.sum_rows,
+            arrays="sum",
+        ),
         skip=skip_nulls,
     )
 
@@ -177,7 +170,14 @@ def min(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, An
     """Return the smallest value, of equal ones the first; None for no values."""
     return _nulls(
         Aggregation(
-            "min", _nothing, _smaller, _smaller_state, unchanged, _field(field, "min"), fast=_min_rows, arrays="min"
+            "min",
+            figures.nothing,
+            figures.smaller,
+            figures.smaller_state,
+            figures.unchanged,
+            _field(field, "min"),
+            fast=figures.min_rows,
+            arrays="min",
         ),
         skip=skip_nulls,
     )
@@ -187,7 +187,14 @@ def max(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, An
     """Return the largest value, of equal ones the first; None for no values."""
     return _nulls(
         Aggregation(
-            "max", _nothing, _larger, _larger_state, unchanged, _field(field, "max"), fast=_max_rows, arrays="max"
+            "max",
+            figures.nothing,
+            figures.larger,
+            figures.larger_state,
+            figures.unchanged,
+            _field(field, "max"),
+            fast=figures.max_rows,
+            arrays="max",
         ),
         skip=skip_nulls,
     )
@@ -197,7 +204,14 @@ def mean(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[tuple[
     """Compute the arithmetic mean; None for no values."""
     return _nulls(
         Aggregation(
-            "mean", _no_mean, _mean_add, _mean_merge, _mean, _field(field, "mean"), fast=_mean_rows, arrays="mean"
+            "mean",
+            figures.no_mean,
+            figures.mean_add,
+            figures.mean_merge,
+            figures.mean_of,
+            _field(field, "mean"),
+            fast=figures.mean_rows,
+            arrays="mean",
         ),
         skip=skip_nulls,
     )
@@ -215,14 +229,26 @@ def std(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[tuple[i
     >>> round(of_values.finish(state), 6)
     5.477226
     """
-    return _nulls(Aggregation("std", _no_deviation, _std_add, _std_merge, _std, _field(field, "std")), skip=skip_nulls)
+    return _nulls(
+        Aggregation(
+            "std", figures.no_deviation, figures.std_add, figures.std_merge, figures.std_of, _field(field, "std")
+        ),
+        skip=skip_nulls,
+    )
 
 
 def first(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Return the field of the first record in order of arrival, not of timestamps; None for no records."""
     return _nulls(
         Aggregation(
-            "first", tuple, _first_add, _first_merge, _only, _field(field, "first"), arrays="first", in_order=True
+            "first",
+            tuple,
+            figures.first_add,
+            figures.first_merge,
+            figures.only,
+            _field(field, "first"),
+            arrays="first",
+            in_order=True,
         ),
         skip=skip_nulls,
     )
@@ -231,7 +257,16 @@ def first(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, 
 def last(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Return the field of the last record in order of arrival, not of timestamps; None for no records."""
     return _nulls(
-        Aggregation("last", tuple, _last_add, _last_merge, _only, _field(field, "last"), arrays="last", in_order=True),
+        Aggregation(
+            "last",
+            tuple,
+            figures.last_add,
+            figures.last_merge,
+            figures.only,
+            _field(field, "last"),
+            arrays="last",
+            in_order=True,
+        ),
         skip=skip_nulls,
     )
 
@@ -250,20 +285,22 @@ def earliest(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[An
     >>> [candle.value for candle in mp.collect(found)]
     [{'open': 3, 'close': 7, 'first': 7}]
     """
-    return _of_moment("earliest", field, _earlier, skip=skip_nulls)
+    return _of_moment("earliest", field, figures.earlier, skip=skip_nulls)
 
 
 def latest(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[Any, Any]:
     """Return the field of the record with the largest timestamp, of several the last to arrive; None for no records."""
-    return _of_moment("latest", field, _later, skip=skip_nulls)
+    return _of_moment("latest", field, figures.later, skip=skip_nulls)
 
 
 def _of_moment(
     name: str, field: Field, pick: Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]], *, skip: bool
 ) -> Aggregation[Any, Any]:
-    made: Aggregation[Any, Any] = Aggregation(name, tuple, pick, pick, _at_moment, _field(field, name), timed=True)
+    made: Aggregation[Any, Any] = Aggregation(
+        name, tuple, pick, pick, figures.at_moment, _field(field, name), timed=True
+    )
     # A pair is never None, so it is looked into.
-    return replace(made, add=partial(_pick_known, pick), skips_nulls=True) if skip else made
+    return replace(made, add=partial(figures.pick_known, pick), skips_nulls=True) if skip else made
 
 
 def n_unique(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[tuple[set[Any], bool], int]:
@@ -274,7 +311,13 @@ def n_unique(field: Field = None, *, skip_nulls: bool = False) -> Aggregation[tu
     """
     return _nulls(
         Aggregation(
-            "n_unique", _unseen, _unique_add, _unique_merge, _unique, _field(field, "n_unique"), check=_unique_check
+            "n_unique",
+            figures.unseen,
+            figures.unique_add,
+            figures.unique_merge,
+            figures.unique_of,
+            _field(field, "n_unique"),
+            check=figures.unique_check,
         ),
         skip=skip_nulls,
     )
@@ -328,7 +371,7 @@ def _nulls(one: Aggregation[Any, Any], *, skip: bool) -> Aggregation[Any, Any]:
         return one
     return replace(
         one,
-        init=_nothing,
+        init=figures.nothing,
         add=partial(_add_known, one),
         merge=partial(_merge_known, one),
         finish=partial(_finish_known, one),
@@ -358,243 +401,3 @@ def _merge_known(one: Aggregation[Any, Any], left: Any, right: Any) -> Any:
 def _finish_known(one: Aggregation[Any, Any], state: Any) -> Any:
     # As in SQL the sum of no values is unknown, and their number is 0.
     return (None if one.name == "sum" else one.finish(one.init())) if state is None else one.finish(state)
-
-
-def unchanged(state: Any) -> Any:
-    """Return ``state``: the result of aggregations whose state is their result."""
-    return state
-
-
-def _nothing() -> Any:
-    return None
-
-
-def _one_more(seen: int, value: Any) -> int:
-    return seen + 1
-
-
-def _plus(left: Any, right: Any) -> Any:
-    return _exact_sum(left, right) if type(right) is Decimal or type(left) is Decimal else left + right
-
-
-def _exact_sum(left: Any, right: Any) -> Any:
-    if not isinstance(left, _EXACTLY) or not isinstance(right, _EXACTLY):
-        return left + right  # a float, say: Python decides whether they can be added
-    try:
-        return _EXACT.add(left, right)
-    except Inexact:
-        raise ArithmeticError(
-            f"a sum of Decimals needs more than {_EXACT.prec:,} digits: round the values before, for instance with "
-            f"quantize, or sum them as floats"
-        ) from None
-
-
-def _quotient(total: Any, seen: int) -> Any:
-    """Divide a sum. A Decimal gets 28 digits, or as many as the sum has: not those of the caller's context."""
-    if type(total) is not Decimal or not total.is_finite():
-        return total / seen
-    context = _EXACT.copy()
-    context.traps[Inexact] = False
-    context.prec = builtins.max(_DIGITS, len(total.as_tuple().digits))
-    return context.divide(total, seen)
-
-
-def _smaller(state: Any, value: Any) -> Any:
-    if state is None:
-        is_smaller(value, value)  # a value without order must not enter the state
-        return value
-    if type(value) in IN_ORDER and type(state) in IN_ORDER:
-        return value if value < state or state != state else state  # NaN is the largest
-    return value if is_smaller(value, state) else state
-
-
-def _larger(state: Any, value: Any) -> Any:
-    if state is None:
-        is_smaller(value, value)
-        return value
-    if type(value) in IN_ORDER and type(state) in IN_ORDER:
-        return value if value > state or value != value else state
-    return value if is_smaller(state, value) else state
-
-
-def _smaller_state(left: Any, right: Any) -> Any:
-    return left if right is None else _smaller(left, right)
-
-
-def _larger_state(left: Any, right: Any) -> Any:
-    return left if right is None else _larger(left, right)
-
-
-def _no_mean() -> tuple[int, Any]:
-    return 0, 0
-
-
-def _mean_add(state: tuple[int, Any], value: Any) -> tuple[int, Any]:
-    seen, total = state
-    return seen + 1, _plus(total, value)
-
-
-def _mean_merge(left: tuple[int, Any], right: tuple[int, Any]) -> tuple[int, Any]:
-    return left[0] + right[0], _plus(left[1], right[1])
-
-
-def _mean(state: tuple[int, Any]) -> Any:
-    seen, total = state
-    return _quotient(total, seen) if seen else None
-
-
-# The aggregations that are steps, over many rows: without two calls per record, which would cost as much as the rest.
-
-
-def _count_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: MutableMapping[Any, Any]) -> None:
-    get = states.get
-    for key, _ in rows:
-        states[key] = seen = get(key, 0) + 1
-        results.append(seen)
-
-
-def _sum_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: MutableMapping[Any, Any]) -> None:
-    get = states.get
-    for key, value in rows:
-        total = get(key, 0)
-        exact = type(value) is Decimal or type(total) is Decimal
-        states[key] = total = _exact_sum(total, value) if exact else total + value
-        results.append(total)
-
-
-def _min_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: MutableMapping[Any, Any]) -> None:
-    get, usual = states.get, _UNKNOWN
-    for key, value in rows:
-        best = get(key)
-        if type(value) is not usual or type(best) is not usual:
-            states[key] = best = value if best is None and type(value) is usual else _smaller(best, value)
-            usual = type(value) if type(value) in IN_ORDER else None
-        elif not value >= best and (value == value or best != best):  # also where one is NaN, the largest
-            states[key] = best = value
-        results.append(best)
-
-
-def _max_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: MutableMapping[Any, Any]) -> None:
-    get, usual = states.get, _UNKNOWN
-    for key, value in rows:
-        best = get(key)
-        if type(value) is not usual or type(best) is not usual:
-            states[key] = best = value if best is None and type(value) is usual else _larger(best, value)
-            usual = type(value) if type(value) in IN_ORDER else None
-        elif not value <= best and (best == best or value != value):  # also where one is NaN, the largest
-            states[key] = best = value
-        results.append(best)
-
-
-def _mean_rows(rows: Iterable[tuple[Any, Any]], results: list[Any], states: MutableMapping[Any, Any]) -> None:
-    get = states.get
-    for key, value in rows:
-        seen, total = get(key, (0, 0))
-        exact = type(value) is Decimal or type(total) is Decimal
-        seen, total = seen + 1, _exact_sum(total, value) if exact else total + value
-        mean = _quotient(total, seen) if exact else total / seen
-        states[key] = (seen, total)
-        results.append(mean)
-
-
-def _no_deviation() -> tuple[int, Any, Any]:
-    return 0, 0, 0
-
-
-def _std_add(state: tuple[int, Any, Any], value: Any) -> tuple[int, Any, Any]:
-    if type(value) is Decimal or type(state[1]) is Decimal:
-        with localcontext(_WIDE):
-            return _std_sum(state, value)
-    return _std_sum(state, value)
-
-
-def _std_sum(state: tuple[int, Any, Any], value: Any) -> tuple[int, Any, Any]:
-    seen, mean, squares = state
-    seen += 1
-    ahead = value - mean
-    mean += ahead / seen
-    return seen, mean, squares + ahead * (value - mean)
-
-
-def _std_merge(left: tuple[int, Any, Any], right: tuple[int, Any, Any]) -> tuple[int, Any, Any]:
-    if not left[0] or not right[0]:
-        return left if left[0] else right
-    if type(left[1]) is Decimal or type(right[1]) is Decimal:
-        with localcontext(_WIDE):
-            return _std_merged(left, right)
-    return _std_merged(left, right)
-
-
-def _std_merged(left: tuple[int, Any, Any], right: tuple[int, Any, Any]) -> tuple[int, Any, Any]:
-    seen = left[0] + right[0]
-    apart = right[1] - left[1]
-    mean = left[1] + apart * right[0] / seen
-    return seen, mean, left[2] + right[2] + apart * apart * left[0] * right[0] / seen
-
-
-def _std(state: tuple[int, Any, Any]) -> float | None:
-    seen, _, squares = state
-    return math.sqrt(_quotient(squares, seen - 1)) if seen > 1 else None
-
-
-def _first_add(state: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    return state or (value,)
-
-
-def _first_merge(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
-    return left or right
-
-
-def _last_add(state: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    return (value,)
-
-
-def _last_merge(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
-    return right or left
-
-
-def _only(state: tuple[Any, ...]) -> Any:
-    return state[0] if state else None
-
-
-def _earlier(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the earlier of two pairs of a timestamp and a value, of which ``one`` arrived first."""
-    return one if one and not (other and other[0] < one[0]) else other
-
-
-def _later(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-    return other if other and not (one and one[0] > other[0]) else one
-
-
-def _pick_known(pick: Callable[[Any, Any], Any], state: tuple[Any, ...], timed: tuple[Any, ...]) -> Any:
-    return state if timed[1] is None else pick(state, timed)
-
-
-def _at_moment(state: tuple[Any, ...]) -> Any:
-    return state[1] if state else None
-
-
-def _unseen() -> tuple[set[Any], bool]:
-    return set(), False
-
-
-def _unique_check(state: tuple[set[Any], bool], value: Any) -> object:
-    return seen_form(value) in state[0]
-
-
-def _unique_add(state: tuple[set[Any], bool], value: Any) -> tuple[set[Any], bool]:
-    seen, has_nan = state
-    form = seen_form(value)
-    if is_nan_form(form):  # its own flag: NaN itself is not in the set, as in earlier snapshots
-        return seen, True
-    seen.add(form)
-    return seen, has_nan
-
-
-def _unique_merge(left: tuple[set[Any], bool], right: tuple[set[Any], bool]) -> tuple[set[Any], bool]:
-    return left[0] | right[0], left[1] or right[1]
-
-
-def _unique(state: tuple[set[Any], bool]) -> int:
-    seen, has_nan = state
-    return len(seen) + has_nan

@@ -17,9 +17,10 @@ from operator import itemgetter
 from typing import Any
 
 from malstrom_py import agg
-from malstrom_py.agg import Aggregation, unchanged
+from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.equality import AS_THEY_ARE, seen_form
+from malstrom_py.data.figures import unchanged
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.data.row_form import DICTS, RESULTS, SCALAR, RowForm, looked_up
 from malstrom_py.data.unshared import unshared

@@ -11,8 +11,9 @@ from functools import partial
 from operator import add
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
-from malstrom_py.agg import Aggregation, unchanged
+from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch
+from malstrom_py.data.figures import unchanged
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.unmatched import Unmatched
 from malstrom_py.operators.window import Gathering, SessionWindows

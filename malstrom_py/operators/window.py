@@ -15,9 +15,10 @@ from itertools import chain, repeat
 from operator import iadd, itemgetter, length_hint
 from typing import Any, Final, NamedTuple, cast
 
-from malstrom_py.agg import Aggregation, Run, unchanged
+from malstrom_py.agg import Aggregation, Run
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch
+from malstrom_py.data.figures import unchanged
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.data.time import from_clock
 from malstrom_py.data.unshared import unshared
