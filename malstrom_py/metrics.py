@@ -98,7 +98,8 @@ class StepMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_def
     step, and ``busy``: the same as a share of the time of one worker, over the last seconds; 2.0 are two workers.
     ``keys`` and ``state_bytes`` of steps with keyed state: the number of keys, and about how many bytes their state
     takes, estimated from a sample. ``watermark``: the last one, as seconds since 1970, and ``lag_s``: how far it is
-    from now. ``place``: the file and line of the function. Rows that were dropped are counted by cause: ``filtered``,
+    from now. ``place``: the file and line of the function. ``compiled``: "compiled", or why not; empty for a step
+    without functions of a row. Rows that were dropped are counted by cause: ``filtered``,
     ``late``, ``unmatched`` (by a join), ``skipped`` and ``dead_letters`` (errors by policy).
     """
 
@@ -119,6 +120,7 @@ class StepMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_def
     watermark: float | None = None
     lag_s: float | None = None
     place: str = ""
+    compiled: str = ""
 
 
 class PartMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):

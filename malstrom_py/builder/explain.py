@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from malstrom_py.builder.columns_read import columns_of
+from malstrom_py.builder.compiled_steps import compiled_of
 from malstrom_py.builder.plan import SOURCE_REGION, Plan, Step
 
 
@@ -16,6 +17,8 @@ def explain(plan: Plan) -> str:
         notes = [step.detail] if step.detail else []
         if (columns := columns_of(step)) is not None:
             notes.append(f"reads the columns {', '.join(columns)}")
+        if (compiled := compiled_of(step)) is not None:
+            notes.append(str(compiled))
         if step.on_error != "fail":
             notes.append(f"on_error={step.on_error}")
         if step.kind == "key_by":
@@ -47,6 +50,8 @@ def as_plain(plan: Plan) -> dict[str, Any]:
                 "outputs": [port.name for port in step.ports],
                 "region": step.traits.region,
                 "columns": None if (columns := columns_of(step)) is None else list(columns),
+                "compiled": None if (compiled := compiled_of(step)) is None else compiled.why_not is None,
+                "why_not_compiled": None if compiled is None else compiled.why_not,
                 "on_error": step.on_error,
                 "renamed_from": step.renamed_from,
                 "migrate": None if step.migration is None else step.migration.name,

@@ -23,6 +23,7 @@ import cloudpickle
 import typer
 
 import malstrom_py as mp
+from malstrom_py.builder.compiled_steps import why_text
 from malstrom_py.builder.explain import as_plain as plain_plan
 from malstrom_py.cli import options
 from malstrom_py.cli import reload as cli_reload
@@ -300,23 +301,34 @@ def _warn_of_lost_rows(job: mp.Job) -> None:
         "malstrom explain jobs.shop:job",
         "malstrom explain path/to/shop.py --mermaid",
         "malstrom explain jobs.shop --json",
+        "malstrom explain jobs.shop --why price",
     )
 )
 def explain(
     job: JobArgument,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flow chart.")] = False,
+    why: Annotated[str | None, typer.Option(help="Print whether the functions of a step are compiled.")] = None,
     as_json: options.JsonOption = False,
     traceback: options.TracebackOption = False,
 ) -> None:
     """Print the steps of a job without running it."""
     with reporting_errors(traceback, has_option=True):
-        if mermaid and as_json:
-            raise WrongCommand("--mermaid and --json are two forms of the same: leave one out")
+        if mermaid + as_json + (why is not None) > 1:
+            raise WrongCommand("--mermaid, --json and --why print different things: give one of them")
         loaded = load_job(job)
-        if as_json:
+        if why is not None:
+            print_out(_why(loaded, why))
+        elif as_json:
             print_json(plain_plan(loaded.plan()))
         else:
             print_out(loaded.to_mermaid() if mermaid else loaded.explain())
+
+
+def _why(job: mp.Job, name: str) -> str:
+    steps = {step.name: step for step in job.plan().steps}
+    if name not in steps:
+        raise WrongCommand(f"job {job.name!r} has no step {name!r}; its steps: {', '.join(steps)}")
+    return why_text(steps[name])
 
 
 def load_job(spec: str) -> mp.Job:

@@ -271,6 +271,11 @@ class Operator:
         """Return the columns that the step made with ``options`` reads; None if it needs whole values."""
         return None
 
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        """Return the functions of a row that the step made with ``options`` computes on columns where it can."""
+        return ()
+
     takes_columns: bool = False
     """Whether the step reads columns of a `ColumnBatch`. If not, its rows are converted to Python values."""
 

@@ -19,8 +19,7 @@ from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.first_rows import warn
 from malstrom_py.traced.evaluation import results, truths
 from malstrom_py.traced.in_python import Unproven, check_held, in_python_types, kinds_of
-from malstrom_py.traced.purity import Checking, Impure
-from malstrom_py.traced.tracing import Traced, trace
+from malstrom_py.traced.tracing import Traced, trace, why_never
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,15 +30,6 @@ _PATIENCE: Final = 8
 
 _COMPARED_FIRST: Final = 16
 _ROWS_PER_COMPARED: Final = 10_000
-
-
-def why_not_compiled(function: Callable[[Any], Any]) -> str | None:
-    """Return why ``function`` is called for each row, as far as that is known without rows."""
-    try:
-        Checking().checked(function)
-    except Impure as refused:
-        return refused.why
-    return None
 
 
 def _has_null(column: pa.Array) -> bool:
@@ -76,7 +66,7 @@ class CompiledFunction:
         self._nullable: frozenset[str] = frozenset()
         self._random = random.Random(0)
         self._rows_left = _ROWS_PER_COMPARED
-        self.why_not = why_not_compiled(function) if compiles else "compile=False"
+        self.why_not = why_never(function) if compiles else "compile=False"
 
     @property
     def takes_columns(self) -> bool:

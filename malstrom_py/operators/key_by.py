@@ -6,7 +6,7 @@ stateful step may follow (R11).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,10 @@ class KeyBy(Operator):
         if column is not None:
             return ColumnsRead(frozenset((column,)), passes=True)
         return read_by(options["fn"], passes=True)
+
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        return () if options.get("column") is not None else (options["fn"],)
 
     def __init__(
         self, context: StepContext, *, fn: Callable[[Any], Any], column: str | None = None, compiles: bool = True

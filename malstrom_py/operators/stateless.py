@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any, Final
 
@@ -31,6 +31,10 @@ class Map(Operator):
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["fn"])
+
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        return (options["fn"],)
 
     def __init__(self, context: StepContext, *, fn: Callable[..., Any], compiles: bool = True) -> None:
         from malstrom_py.operators.compiled import CompiledFunction  # a job is defined without it
@@ -69,6 +73,10 @@ class MapWithKey(Map):
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["fn"], 1)
 
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        return ()
+
     def __init__(self, context: StepContext, *, fn: Callable[..., Any]) -> None:
         super().__init__(context, fn=fn, compiles=False)
 
@@ -90,6 +98,10 @@ class Filter(Operator):
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["predicate"], passes=True)
+
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        return (options["predicate"],)
 
     def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any], compiles: bool = True) -> None:
         from malstrom_py.operators.compiled import CompiledFunction

@@ -18,6 +18,13 @@ class NotTraceable(BaseException):
         self.why = why
 
 
+class NoFields(NotTraceable):
+    """The function does something with its row that no row of named fields has: it is never traced."""
+
+    def __init__(self) -> None:
+        super().__init__("uses the row otherwise than by its fields")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """``operation`` on other nodes and constants. Its value in each row is of ``kind``."""

@@ -11,7 +11,7 @@ from datetime import date, datetime
 from types import FunctionType
 from typing import Any, Final, NoReturn, Protocol
 
-from malstrom_py.traced.nodes import Kind, Node, NotTraceable
+from malstrom_py.traced.nodes import Kind, Node, NoFields, NotTraceable
 from malstrom_py.traced.purity import Outside
 
 
@@ -36,7 +36,7 @@ class Questions(Protocol):
 
 
 def _refuse(self: Any, *_: Any) -> NoReturn:
-    raise NotTraceable("uses the row otherwise than by its fields")
+    raise NoFields
 
 
 class Row:
@@ -62,7 +62,7 @@ class Row:
 
     def __contains__(self, name: Any) -> bool:
         if type(name) is not str:
-            raise NotTraceable("looks for something in the row that is not the name of a field")
+            raise NoFields
         return name in self._paths.kinds
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from malstrom_py.traced.nodes import Choice, Failing, Kind, Node, NotTraceable, Result, Tree, leaves
+from malstrom_py.traced.nodes import Choice, Failing, Kind, Node, NoFields, NotTraceable, Result, Tree, leaves
 from malstrom_py.traced.proxies import KINDS, OVERLAY, Row, Table, Value, replaced
 from malstrom_py.traced.purity import Checking, Impure, Outside
 
@@ -63,6 +63,35 @@ def trace(
     if all(isinstance(leaf, Failing) for leaf in leaves(tree)):
         return "raises, or does what is not compiled, for each row"
     return Traced(tree, checking.outside, frozenset(paths.fields), nullable)
+
+
+class _AnyFields(dict[str, Kind]):
+    """The kinds of fields that are not known: there is each field, and nothing can be done with it."""
+
+    def __contains__(self, name: object) -> bool:
+        return type(name) is str
+
+    def __missing__(self, name: str) -> Kind:
+        return "other"
+
+
+def why_never(function: Callable[[Any], Any]) -> str | None:
+    """Return why ``function`` is traced on rows of no kind, as far as that is known without rows.
+
+    >>> why_never(lambda row: row["price"] * 2), why_never(lambda number: number * 2)
+    (None, 'uses the row otherwise than by its fields')
+    """
+    checking = Checking(replaced, OVERLAY)
+    try:
+        own = checking.checked(function)
+        own(Row(_Paths(own, _AnyFields(), frozenset(), checking.outside)))
+    except (Impure, NoFields) as refused:
+        return refused.why
+    except (AttributeError, TypeError):  # a row has nothing but fields
+        return NoFields().why
+    except (NotTraceable, Exception):
+        """The kinds of the fields decide."""
+    return None
 
 
 class _Paths:

@@ -297,6 +297,13 @@ def test_explain_prints_the_plan_as_text_or_as_mermaid_without_running_it(folder
     assert (text.returncode, text.stdout.splitlines()[0]) == (0, "job bad (3 steps, 1024 slots)")
     chart = malstrom(folder, "explain", "jobs:bad", "--mermaid")
     assert (chart.returncode, chart.stdout.splitlines()[0]) == (0, "flowchart LR")
+    why = malstrom(folder, "explain", "jobs:bad", "--why", "ratio")
+    assert why.stdout.startswith("step 'ratio' (map) is not compiled: ")
+    unknown = malstrom(folder, "explain", "jobs:bad", "--why", "ration")
+    assert (unknown.returncode, unknown.stderr) == (
+        2,
+        "error: job 'bad' has no step 'ration'; its steps: numbers, ratio, out\n",
+    )
 
 
 def test_version_and_help(folder: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from malstrom_py.builder.compiled_steps import compiled_of
 from malstrom_py.builder.plan import Plan, Region, is_exchanged
 from malstrom_py.clock import Clock
 from malstrom_py.data.messages import MAX_EPOCH
@@ -82,6 +83,10 @@ class Metering:
     @cached_property
     def _places(self) -> dict[str, str]:
         return {step.name: _place_in(step.detail) for step in self._plan.steps}
+
+    @cached_property
+    def _compiled(self) -> dict[str, str]:
+        return {step.name: str(compiled) for step in self._plan.steps if (compiled := compiled_of(step)) is not None}
 
     @cached_property
     def _edges(self) -> list[EdgeMetrics]:
@@ -237,6 +242,7 @@ class Metering:
             watermark=watermark,
             lag_s=None if watermark is None else at - watermark,
             place=self._places.get(name, ""),
+            compiled=self._compiled.get(name, ""),
         )
 
     def _seconds(self, name: str, epoch: int | None) -> float | None:

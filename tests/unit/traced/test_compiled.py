@@ -21,10 +21,11 @@ from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import CodecError, InternalError, OperatorError
 from malstrom_py.operators import compiled
 from malstrom_py.operators.base import StepContext
-from malstrom_py.operators.compiled import CompiledFunction, why_not_compiled
+from malstrom_py.operators.compiled import CompiledFunction
 from malstrom_py.operators.key_by import KeyBy
 from malstrom_py.operators.stateless import Filter, Map
 from malstrom_py.traced.in_python import check_held
+from malstrom_py.traced.tracing import why_never
 from tests.unit.operators.stepping import Stepped
 
 
@@ -192,8 +193,11 @@ def test_the_first_job_of_a_user(tmp_path: Path) -> None:
 
 
 def test_why_a_function_is_not_compiled() -> None:
-    assert why_not_compiled(lambda r: print(r)) == "calls print"  # noqa: PLW0108
-    assert why_not_compiled(lambda r: r["i"] > 1) is None
+    assert why_never(lambda r: print(r)) == "calls print"  # noqa: PLW0108
+    for function in (lambda r: r["i"] > 1, lambda r: {**r, "s": r["s"].lower()}, lambda r: 1 if "i" in r else None):
+        assert why_never(function) is None
+    for function in (lambda r: r * 2, lambda r: r[0], lambda r: r == 3, lambda r: r.lower(), lambda r: -r):
+        assert why_never(function) == "uses the row otherwise than by its fields"
     context = StepContext("test", "x")
     assert CompiledFunction(context, lambda r: r["i"] > 1, compiles=False).why_not == "compile=False"
 

@@ -194,7 +194,7 @@ function renderTiles(view) {
 /** The panel with all figures of one step. */
 function makeDetails(onClose) {
   const rows = [
-    ["Kind", (step) => step.kind], ["Defined at", (step) => step.place || "–"],
+    ["Kind", (step) => step.kind], ["Defined at", (step) => step.place || "–"], ["Functions of rows", (step) => step.compiled || "–"],
     ["Rows in", (step) => `${exact(step.rows_in)}\n${rate(step.in_per_s)}`], ["Rows out", (step) => `${exact(step.rows_out)}\n${rate(step.out_per_s)}`],
     ["Busy, of a worker’s time", (step) => percent(step.busy)], ["Filtered out", (step) => exact(step.filtered)],
     ["Late", (step) => exact(step.late)], ["Skipped", (step) => exact(step.skipped)], ["Dead letters", (step) => exact(step.dead_letters)],

@@ -117,7 +117,7 @@ export class Graph {
       class: `node ${role}`, transform: `translate(${left} ${top})`, tabindex: 0, role: "button", "aria-pressed": "false",
       "aria-label": `${step.step}, ${step.kind}: show details`, "data-step": step.step, "data-testid": `step-${step.step}`,
     },
-    makeSvg("title", { text: step.place ? `${step.step}, ${step.place}` : step.step }),
+    makeSvg("title", { text: [step.step, step.place, step.compiled].filter(Boolean).join(", ") }),
     makeSvg("rect", { class: "box", width, height, rx: 9 }),
     makeSvg("path", { class: "stripe", d: `M9 .5A8.5 8.5 0 0 0 .5 9V${height - 9}A8.5 8.5 0 0 0 9 ${height - 0.5}H5V.5Z` }),
     makeSvg("text", { class: "name", x: 14, y: 26, text: shortened(step.step, width - 26, "600 15px") }),

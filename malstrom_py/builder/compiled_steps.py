@@ -1,0 +1,55 @@
+"""Which steps of a plan are compiled: whose functions of a row are computed on columns.
+
+Rule: what is said here is known without rows. Types, values and the forms of rows decide too, batch by batch, so a step
+that is compiled may still call its function for each row.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+from malstrom_py.builder.plan import Step
+from malstrom_py.errors.text import describe_function
+from malstrom_py.operators.base import Operator
+from malstrom_py.traced.tracing import why_never
+
+
+class Compiled(NamedTuple):
+    """What is known of a step that has functions of a row. ``why_not``: why it calls ``function`` for each of them."""
+
+    function: str
+    why_not: str | None
+
+    def __str__(self) -> str:
+        return "compiled" if self.why_not is None else f"not compiled: {self.why_not}"
+
+
+def compiled_of(step: Step) -> Compiled | None:
+    """Return whether ``step`` is compiled; None for a step without functions that could be."""
+    factory: Any = step.factory
+    kind, options = (factory.func, factory.keywords) if isinstance(factory, partial) else (factory, {})
+    if not (isinstance(kind, type) and issubclass(kind, Operator)):
+        return None
+    functions = kind.compiled_functions(**options)
+    if not functions:
+        return None
+    if not options.get("compiles", True):
+        return Compiled(describe_function(functions[0]), "compile=False")
+    found = [Compiled(describe_function(function), why_never(function)) for function in functions]
+    return next((one for one in found if one.why_not is not None), found[0])
+
+
+def why_text(step: Step) -> str:
+    """Return in a sentence whether ``step`` is compiled, and why not."""
+    found, name = compiled_of(step), f"step {step.name!r} ({step.kind})"
+    if found is None:
+        return f"{name} has no function that could be computed on columns"
+    if found.why_not == "compile=False":
+        return f"{name} is not compiled: compile=False of the step, or of its job"
+    if found.why_not is not None:
+        return f"{name} is not compiled: {found.function} {found.why_not}"
+    return (
+        f"{name} is compiled: {found.function} is computed on columns where rows come as columns of numbers, text, "
+        f"truths, dates and times, and where the results are proven to be the same"
+    )
