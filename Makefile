@@ -152,7 +152,8 @@ soak: $(VENV)/.dev
 	@$(PY) -m tests.simulation.soak jobs --first 0 --seeds $(SEEDS)
 	@$(PY) -m tests.simulation.soak commits --first 0 --seeds $(SEEDS)
 	@$(PY) -m tests.simulation.soak postgres --first 0 --seeds $$(( ($(SEEDS) + 4) / 5 ))
-	@TRACED_EXAMPLES=$(EXAMPLES) $(PY) -m pytest -q --timeout 0 tests/unit/traced/test_traced_law.py
+	@TRACED_EXAMPLES=$(EXAMPLES) COMPILED_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout 0 \
+		tests/unit/traced/test_traced_law.py tests/laws/test_compiled_jobs.py
 
 chaos: $(VENV)/.dev
 	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK) --state-bytes $(STATE_BYTES)

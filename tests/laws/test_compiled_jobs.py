@@ -1,0 +1,219 @@
+"""The law of compiled steps in a job: what functions of dict rows give on columns is what plain Python gives, while
+batches are cut anywhere, keys move, workers crash and jobs resume from snapshots.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import agg, sinks, sources
+from malstrom_py.operators.compiled import CompiledFunction
+
+Row = dict[str, Any]
+SEEDS = int(os.environ.get("COMPILED_SEEDS", "20"))
+PARTS = 2
+
+
+def classed(row: Row) -> Row:
+    if row["n"] > 3:
+        return {**row, "s": "large"}
+    return row
+
+
+def swapped(row: Row) -> Row:
+    return {"id": row["id"], "n": row["m"], "m": row["n"] % 7, "f": row["f"], "s": row["s"], "o": row["o"]}
+
+
+MAPS: Sequence[Callable[[Row], Row]] = (
+    lambda r: {**r, "n": r["n"] * 3 + r["m"]},  # beyond 63 bits for some
+    lambda r: {**r, "n": r["n"] // r["m"]},  # by zero for some
+    lambda r: {**r, "f": r["f"] / 2 if r["n"] > 0 else -r["f"]},
+    lambda r: {**r, "s": r["s"].upper() + "x"},
+    lambda r: {**r, "o": (r["o"] or 0) + 1},
+    lambda r: {**r, "n": r["o"] + 1},  # of None for some
+    lambda r: {**r, "m": min(r["m"], r["n"]), "f": float(r["m"])},
+    lambda r: {**r, "m": r["absent"]},
+    swapped,
+    classed,
+)
+FILTERS: Sequence[Callable[[Row], Any]] = (
+    lambda r: r["n"] % 2 == 0,
+    lambda r: r["o"] is not None,
+    lambda r: r["o"],
+    lambda r: r["s"] in {"a", "B", "Bx"},
+    lambda r: r["f"] > 0 or r["m"] < 0,
+    lambda r: r["o"] > 1,
+    lambda r: not r["s"].startswith("a"),
+)
+KEYS: Sequence[Callable[[Row], Any]] = (
+    lambda r: r["s"],
+    lambda r: r["n"] % 3,
+    lambda r: r["m"] > 0,
+    lambda r: r["o"] or -1,
+    lambda r: 6 // r["m"],
+    lambda r: (r["s"], r["m"] % 2),
+    lambda r: "all",
+)
+
+
+class Chain(NamedTuple):
+    """The functions of a job, in order: those before the key, the key, and those after it."""
+
+    steps: list[tuple[str, Callable[[Row], Any]]]
+    ends_in_sums: bool
+    on_error: Any
+
+
+def drawn_rows(rng: random.Random) -> list[Row]:
+    floats = [0.0, -0.0, 1.5, -2.5] + [float("nan"), float("inf")] * (rng.random() < 0.3)
+    ints = [-5, -1, 0, 1, 2, 7] + [2**62, -(2**63)] * (rng.random() < 0.3)
+    nones = [None] * rng.choice([0, 0, 1])
+    return [
+        {
+            "id": number,
+            "n": rng.choice(ints),
+            "m": rng.choice([-3, 1, 2, 5, 0] if rng.random() < 0.1 else [-3, 1, 2, 5]),
+            "f": rng.choice(floats),
+            "s": rng.choice(["a", "B", "é", "large"]),
+            "o": rng.choice([0, 1, 4, *nones]),
+        }
+        for number in range(rng.choice([5, 40, 200]))
+    ]
+
+
+def drawn_chain(rng: random.Random) -> Chain:
+    def some(most: int) -> list[tuple[str, Callable[[Row], Any]]]:
+        return [
+            ("map", rng.choice(MAPS)) if rng.random() < 0.6 else ("filter", rng.choice(FILTERS))
+            for _ in range(rng.randint(0, most))
+        ]
+
+    steps = [*some(3), ("key_by", rng.choice(KEYS)), *some(2)]
+    return Chain(steps, rng.random() < 0.5, rng.choice(["skip", "dead-letter", "dead-letter"]))
+
+
+def built(chain: Chain, rows: list[Row], kind: str, folder: Path) -> tuple[mp.Job, sinks.Memory, sinks.Memory]:
+    """Return a job, and the sinks of its results and of its dead letters."""
+    job, out, letters = mp.Job("compiled"), sinks.Memory(), sinks.Memory()
+    stream: Any
+    if kind == "rows":
+        stream = job.source("rows", sources.Memory(rows, parts=PARTS))
+    elif kind == "columns":
+        stream = job.source("rows", sources.Memory(rows, parts=PARTS)).select("columns", *rows[0])
+    else:
+        stream = job.source("rows", sources.Files(str(folder / f"*.{kind}")))
+    for number, (step, function) in enumerate(chain.steps):
+        stream = getattr(stream, step)(f"{step}-{number}", function, on_error=chain.on_error)
+    if chain.ends_in_sums:
+        stream = stream.aggregate("sums", n=agg.count(), total=agg.sum("id"))
+    stream.sink("out", out)
+    if chain.on_error == "dead-letter":
+        for number, (step, _) in enumerate(chain.steps):
+            job.dead_letters(f"{step}-{number}").sink(f"letters-{number}", letters)
+    return job, out, letters
+
+
+def written(rows: list[Row], kind: str, folder: Path) -> list[Row]:
+    """Write ``rows`` to a file per partition, and return what a job reads of them."""
+    for part in range(PARTS):
+        own = rows[part::PARTS]
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(own, schema=SCHEMA), folder / f"{part}.parquet", row_group_size=16)
+        else:
+            with (folder / f"{part}.csv").open("w", newline="") as file:
+                writer = csv.DictWriter(file, rows[0])
+                writer.writeheader()
+                writer.writerows(own)
+    if kind == "parquet":
+        return rows
+    files = mp.Job("read").source("rows", sources.Files(str(folder / "*.csv")))
+    read: list[Row] = mp.collect(files)
+    return sorted(read, key=lambda row: row["id"])
+
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("n", pa.int64()),
+        ("m", pa.int64()),
+        ("f", pa.float64()),
+        ("s", pa.string()),
+        ("o", pa.int64()),
+    ]
+)
+
+
+def in_python(chain: Chain, rows: list[Row]) -> tuple[dict[Any, list[Row]], Counter[str]]:
+    """Return the results by key, and the dead letters as texts."""
+    results, letters = defaultdict[Any, list[Row]](list), Counter[str]()
+    for row in rows:
+        value, key = row, None
+        for number, (step, function) in enumerate(chain.steps):
+            try:
+                result = function(value)
+                if step == "filter" and not result:
+                    break
+            except Exception as error:
+                letters[f"{step}-{number} {type(error).__name__} {value!r}"] += 1
+                break
+            if step == "key_by":
+                key = result
+            elif step == "map":
+                value = result
+        else:
+            results[key].append(value)
+    return results, letters
+
+
+def by_part(rows: Sequence[Row]) -> list[str]:
+    """Return ``rows`` as texts, those of each partition in their order; between partitions there is none."""
+    return [repr(row) for row in sorted(rows, key=lambda row: row["id"] % PARTS)]
+
+
+@pytest.mark.parametrize("kind", ["rows", "columns", "parquet", "csv"])
+def test_functions_on_columns_give_what_python_gives(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met, compute = Counter[str](), CompiledFunction._computed
+
+    def counted(self: CompiledFunction, *of: Any, **options: Any) -> Any:
+        found = compute(self, *of, **options)
+        met["by rows" if found is None else "on columns"] += 1
+        return found
+
+    monkeypatch.setattr(CompiledFunction, "_computed", counted)
+    for seed in range(SEEDS):
+        rng = random.Random(f"{kind} {seed}")
+        rows, chain, folder = drawn_rows(rng), drawn_chain(rng), tmp_path / str(seed)
+        folder.mkdir()
+        if kind in ("parquet", "csv"):
+            rows = written(rows, kind, folder)
+        job, out, letters = built(chain, rows, kind, folder)
+        mp.Simulation(workers=rng.randint(1, 3), seed=seed, checks=rng.random() < 0.5).run(job)
+        results, failed = in_python(chain, rows)
+        what = (seed, chain)
+        if chain.ends_in_sums:
+            sums = {key: {"n": len(of), "total": sum(row["id"] for row in of)} for key, of in results.items()}
+            found = {repr(key): of[-1] for key, of in out.by_key.items()}
+            assert found == {repr(key): of for key, of in sums.items()}, what
+        else:
+            parts = {repr(key): by_part(of) for key, of in out.by_key.items()}
+            assert parts == {repr(key): by_part(of) for key, of in results.items()}, what
+        if chain.on_error == "dead-letter":
+            shown = Counter(f"{one.step} {one.error.partition(':')[0]} {one.value!r}" for one in letters.items)
+            assert shown == failed, what
+            met["dead letters"] += len(letters.items)
+    assert met["by rows"]
+    assert met["dead letters"]
+    assert kind == "rows" or met["on columns"] > met["by rows"]
