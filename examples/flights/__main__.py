@@ -10,18 +10,21 @@ import shutil
 import sys
 from datetime import timedelta
 from pathlib import Path
+from time import process_time
+from typing import Any
 
 import polars as pl
 
 import malstrom_py as mp
 from examples.flights.check import account, by_polars, differences, last_rows
 from examples.flights.data import FLIGHTS, airline_names, monthly_files
-from examples.flights.jobs import delays_job, lateness_job
+from examples.flights.jobs import delays_job, late_job, lateness_job
 from examples.flights.plot import draw
 from examples.flights.report import (
     make_console,
     print_accounts,
     print_comparison,
+    print_functions,
     print_lateness,
     print_statistics,
 )
@@ -63,8 +66,23 @@ def demo(out: Path) -> bool:
     found = {branch: differences(final[branch], by_polars(files, key)) for branch, key in KEYS.items()}
     for branch, differing in found.items():
         print_comparison(console, branch, final[branch].height, differing)
+    are_equal = print_functions(console, *(rate_of(files, compile=compile) for compile in (False, True)))
     is_planned = went_as_planned(console, view)
-    return is_planned and delays.read == FLIGHTS and all(one.holds for one in accounts) and not any(found.values())
+    return (
+        is_planned
+        and delays.read == FLIGHTS
+        and all(one.holds for one in accounts)
+        and not any(found.values())
+        and are_equal
+    )
+
+
+def rate_of(files: str, *, compile: bool) -> tuple[float, dict[Any, Any]]:
+    """Return the rows per second of processor time of a job of plain functions, and what it found."""
+    job, found = late_job(files, compile=compile)
+    began_s = process_time()
+    result = mp.run(job, progress=False)
+    return result.read / (process_time() - began_s), found.by_key
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import polars as pl
 
 import malstrom_py as mp
 from examples.flights.pace import Paced
-from malstrom_py import sinks, sources
+from malstrom_py import agg, sinks, sources
 
 
 class Flight(msgspec.Struct, frozen=True, gc=False):
@@ -91,6 +91,20 @@ def lateness_job(files: str, out: Path, *, bound: timedelta) -> mp.Job:
         "late", sinks.Files(out, format="parquet")
     )
     return job
+
+
+def late_job(files: str, *, compile: bool = True) -> tuple[mp.Job, sinks.Memory]:
+    """The flights to each airport that left late, and the minutes, by plain functions of dicts; and the sink.
+
+    ``compile``: whether the functions are computed on columns, or called for each row.
+    """
+    job, found = mp.Job("late", compile=compile), sinks.Memory()
+    flights: mp.StreamBuilder[None, dict[str, Any]] = job.source("flights", sources.Files(files, null_values=["NA"]))
+    late = flights.filter("late", lambda flight: flight["dep_delay"] is not None and flight["dep_delay"] >= 15)
+    short = late.map("short", lambda flight: {"to": flight["dest"].lower(), "minutes": flight["dep_delay"] - 15})
+    sums = short.key_by("to", lambda row: row["to"]).aggregate("sums", n=agg.count(), minutes=agg.sum("minutes"))
+    sums.final("ended").sink("found", found)
+    return job, found
 
 
 def timed_flights(job: mp.Job, files: str, rows_per_s: float | None = None) -> mp.StreamBuilder[None, Flight]:

@@ -29,6 +29,9 @@ def test_the_demo_rescales_and_prints_what_it_found(done: subprocess.CompletedPr
     assert done.returncode == 0, done.stdout + done.stderr
     assert "336,776 read" in done.stdout
     assert done.stdout.count("\nEQUAL to Polars") == 2
+    assert re.search(
+        r"^EQUAL by plain functions of dicts: [\d,]+ rows/s called .* [\d,]+ on columns$", done.stdout, re.MULTILINE
+    )
     assert "Out of order by at most 24 h: 0 of 336,776 flights late (0%)" in done.stdout
     assert "Out of order by at most 2 h: 230,196 of 336,776 flights late (68%)" in done.stdout
     assert "UA United Air Lines Inc." in done.stdout
