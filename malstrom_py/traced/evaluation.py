@@ -575,7 +575,7 @@ _OTHER: Final[Mapping[str, Callable[..., Vector]]] = {
     "startswith": _affix("starts_with"),
     "endswith": _affix("ends_with"),
     "contains": _affix("match_substring"),
-    "lower": _ascii("ascii_lower"),
-    "upper": _ascii("ascii_upper"),
+    "lower": _ascii("utf8_lower"),  # ascii_lower keeps the offsets of a text that begins within its buffer: wrong text
+    "upper": _ascii("utf8_upper"),
     "strip": _ascii("ascii_trim", _SPACES),
 }

@@ -55,14 +55,22 @@ COLUMNS = {
 def batches(draw: st.DrawFn) -> pa.RecordBatch:
     size = draw(st.integers(1, 6))
     nullable = draw(st.sets(st.sampled_from(sorted(COLUMNS)), max_size=2))
-    return pa.RecordBatch.from_pydict(
-        {
-            name: pa.array(
-                draw(st.lists(of | st.none() if name in nullable else of, min_size=size, max_size=size)), kind
-            )
-            for name, (of, kind) in COLUMNS.items()
-        }
-    )
+    columns = {
+        name: pa.array(draw(st.lists(of | st.none() if name in nullable else of, min_size=size, max_size=size)), kind)
+        for name, (of, kind) in COLUMNS.items()
+    }
+    if draw(st.booleans()):
+        columns["s"] = within(columns["s"])
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def within(texts: pa.Array) -> pa.Array:
+    """Return ``texts`` as readers of files cut them: without an offset, but they begin within the buffer."""
+    whole = pa.concat_arrays([pa.array(["before"]), texts])
+    _, offsets, data = whole.buffers()
+    if whole.null_count:
+        return texts
+    return pa.Array.from_buffers(whole.type, len(texts), [None, offsets.slice(4), data])
 
 
 Texts = st.SearchStrategy[str]
@@ -228,3 +236,13 @@ def holds(source: str, batch: pa.RecordBatch) -> bool:
 @given(expressions(), batches())
 def test_columns_give_what_the_function_returns(source: str, batch: pa.RecordBatch) -> None:
     assert holds(source, batch), source
+
+
+def test_texts_that_begin_within_their_buffer_are_changed_right() -> None:
+    texts = within(pa.array(["Ab", "B"]))
+    batch = pa.RecordBatch.from_arrays([texts], names=["s"])
+    for method in ("lower", "upper", "strip"):
+        function = function_of(f'{{"x": r["s"].{method}() + "-"}}')
+        columns, _, _ = columns_of(function, batch)
+        assert columns is not None
+        assert columns.to_pylist() == rows_of(function, batch)
