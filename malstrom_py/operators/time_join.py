@@ -8,26 +8,30 @@ the records only, not on which epochs (watermarks) came. A key has a timer for t
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from malstrom_py.data.batch import Batch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
-from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.join import How, pair_of
+from malstrom_py.data.row_form import form_of
+from malstrom_py.operators.base import Outlet, StepContext, weakly
+from malstrom_py.operators.column_figures import in_arrays
+from malstrom_py.operators.join import How, Pair, pair_of
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
 from malstrom_py.operators.unmatched import Unmatched
+from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.interval_rows import LAST, IntervalRows, Joined, interval_state
+from malstrom_py.state.join_image import Kind, one_key_column, plain_key, records_of
+from malstrom_py.state.join_rows import Record
+from malstrom_py.state.kept_rows import Block, one_block, values_at, values_of
 
 Direction = Literal["backward", "forward", "nearest"]
 """Where the partner of an as-of join is: at or before the left record, at or after it, or the nearer of the two."""
 
 Timed = tuple[int, Any, Any]
 """A record to send: its time, key and value."""
-
-_LAST: Final = MAX_EPOCH - 1
-"""The largest time of a record."""
-
 
 class TimeJoin(StatefulOperator):
     """The base of both. The state of a key is a list whose last item is the time of its first timer."""
@@ -37,6 +41,7 @@ class TimeJoin(StatefulOperator):
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.watch = self.unmatched = Unmatched(context)
+        self.state.entering = weakly(self._entering)
         self.dropped = 0
         """How many records without a partner `act` has dropped since the last epoch."""
 
@@ -51,8 +56,29 @@ class TimeJoin(StatefulOperator):
         """Return whether a state holds no record."""
         raise NotImplementedError
 
+    def state_of(self, records: Iterable[Record]) -> list[Any]:
+        """Return the state of a key that has these rows, from an image of columns."""
+        raise NotImplementedError
+
+    def _entering(self, key: Any, state: Any) -> list[Any]:
+        """Return a state of columns, or one that was stored, as that of rows, whose timer is set."""
+        of_rows: list[Any] = self.state_of(records_of(state)) if isinstance(state, Mapping) else state
+        if of_rows[-1] is not None:
+            self.state.timers.set(key, of_rows[-1])
+        return of_rows
+
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        states, timers, reached = self.state.values, self.state.timers, epoch.time
+        if not self.end_columns(epoch.time, out):
+            self._end_rows(epoch.time, out)
+        out.forward(epoch)
+
+    def end_columns(self, reached: int, out: Outlet) -> bool:
+        """Do as `_end_rows` if states are columns; return whether they are."""
+        return False
+
+    def _end_rows(self, reached: int, out: Outlet) -> None:
+        """Send what is decided at ``reached``, and drop what is past."""
+        states, timers = self.state.values, self.state.timers
         due = dict.fromkeys(key for key, _ in timers.due(reached))
         self.state.note(due)
         ended: list[Timed] = []
@@ -70,7 +96,6 @@ class TimeJoin(StatefulOperator):
             self.unmatched.dropped(self.dropped)
             self.dropped = 0
         self.send(sorted(ended, key=itemgetter(0)), out)
-        out.forward(epoch)
 
     def act_at(self, key: Any, state: list[Any], time: int) -> None:
         """Set a timer of ``key``, which has none that is as early."""
@@ -143,16 +168,53 @@ class IntervalJoin(TimeJoin):
     [Pair(left=1, right=5), Pair(left=12, right=13), Pair(left=12, right=14)]
     """
 
+    takes_columns = True
+
     def __init__(self, context: StepContext, *, lower: int, upper: int, how: How) -> None:
         super().__init__(context)
         self._spans = ((lower, upper), (-upper, -lower))  # of the partner's time, from a record's own
         self._stay = (max(upper, 0), max(-lower, 0))
         self._alone = (how != "inner", how == "outer")
+        self._no_rows = self.state.arrays = partial(IntervalRows, self._spans, self._stay, weakly(self.tracks))
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
+        self.unmatched.arrived(side, batch)
+        joined = in_arrays(self.state, batch, partial(self._join_columns, side))
+        if joined is None:
+            self._join_rows(side, batch, out)
+        elif joined.found:
+            self.unmatched.right()
+            out.send(_pairs_found(side, joined))
+
+    def _join_columns(self, side: int, batch: ColumnBatch) -> Joined:
+        values = self.state.values
+        rows = values if isinstance(values, IntervalRows) else self._no_rows()
+        if rows is not values and values:
+            raise NotColumnar("states of rows")
+        joined = rows.join(side, batch)
+        self.state.values = rows
+        return joined
+
+    def end_columns(self, reached: int, out: Outlet) -> bool:
+        rows = self.state.values
+        if not isinstance(rows, IntervalRows):
+            return False
+        ended = rows.end(reached)
+        sent = list[Block | None]()
+        for blocks, comes in zip(ended, self._alone, strict=True):
+            alone = sum(len(block.ids) for block in blocks)
+            if alone and comes:
+                self.unmatched.mistaken(alone)
+            elif alone:
+                self.unmatched.dropped(alone)
+            sent.append(one_block(blocks) if blocks and comes else None)
+        if any(sent):
+            out.send(_pairs_alone(sent, [kept.kind for kept in rows.sides], self._stay))
+        return True
+
+    def _join_rows(self, side: int, batch: Batch, out: Outlet) -> None:
         keys = keys_of(batch, self.context.step)
         self.changes(keys)
-        self.unmatched.arrived(side, batch)
         states, (low, high), stay = self.state.values, self._spans[side], self._stay[side]
         own, other = (3, 0) if side else (0, 3)
         found: list[Timed] = []
@@ -170,7 +232,7 @@ class IntervalJoin(TimeJoin):
                 _flag(state, own, place, not paired)
             moment, wake = time + stay, state[6]
             if wake is None or moment < wake:
-                self.act_at(key, state, min(moment, _LAST))
+                self.act_at(key, state, min(moment, LAST))
         if self.state.untried:
             self.state.try_first()
         if found:
@@ -198,14 +260,14 @@ class IntervalJoin(TimeJoin):
         wakes = []
         for side, at in ((0, 0), (1, 3)):
             times, stay = state[at], self._stay[side]
-            past = len(times) if reached >= _LAST else bisect_right(times, reached - stay)
+            past = len(times) if reached >= LAST else bisect_right(times, reached - stay)
             if past:
                 gone, state[at + 2] = state[at + 2][:past], state[at + 2][past:]
                 if alone := sum(gone):
                     self._part_with(key, side, alone, zip(times, state[at + 1], gone, strict=False), ended)
             _drop(state, at, past)
             if state[at]:
-                wakes.append(min(state[at][0] + stay, _LAST))
+                wakes.append(min(state[at][0] + stay, LAST))
         return min(wakes, default=None)
 
     def _part_with(
@@ -219,10 +281,49 @@ class IntervalJoin(TimeJoin):
         stay = self._stay[side]
         for time, value, is_alone in past:
             if is_alone:
-                ended.append((min(time + stay, _LAST), key, pair_of((None, value) if side else (value, None))))
+                ended.append((min(time + stay, LAST), key, pair_of((None, value) if side else (value, None))))
 
     def empty(self, state: list[Any]) -> bool:
         return not state[0] and not state[3]
+
+    def state_of(self, records: Iterable[Record]) -> list[Any]:
+        return interval_state(records, self._stay)
+
+
+def _pairs_found(side: int, joined: Joined) -> ColumnBatch:
+    """Return the pairs of a batch of ``side``: by row, and of each in the order of the partners' times, of arrival."""
+    import numpy as np
+    import pyarrow as pa
+
+    batch, own, found = joined
+    rows = np.concatenate([one.queries for one in found])
+    partners = pa.concat_arrays([one.block.values().take(pa.array(one.places)) for one in found])
+    times = np.concatenate([one.block.moments[one.places] >> 2 for one in found])
+    if len(found) > 1:
+        order = np.lexsort((times, rows))
+        rows, times, partners = rows[order], times[order], partners.take(pa.array(order))
+    picked = pa.array(rows)
+    sides = [values_of(batch).take(picked), partners]
+    columns = pa.RecordBatch.from_arrays(sides[::-1] if side else sides, ["left", "right"])
+    moments = pa.array(np.maximum(own[rows], times))
+    return ColumnBatch(columns, key_column=batch.key_column.take(picked), time_column=moments, form=form_of(Pair))
+
+
+def _pairs_alone(sides: Sequence[Block | None], kinds: Sequence[Kind | None], stay: Sequence[int]) -> ColumnBatch:
+    """Return the pairs of rows without a partner, by time; left ones come first."""
+    import numpy as np
+    import pyarrow as pa
+
+    counts = [0 if block is None else len(block.ids) for block in sides]
+    there = [(block, kept) for block, kept in zip(sides, stay, strict=True) if block is not None]
+    times = np.concatenate([np.minimum((block.moments >> 2) + kept, LAST) for block, kept in there])
+    order = np.argsort(times, kind="stable")
+    keys = one_key_column([plain_key(block.batch.key_column) for block, _ in there]).take(pa.array(order))
+    rows = [np.full(sum(counts), -1), np.full(sum(counts), -1)]
+    rows[0][: counts[0]], rows[1][counts[0] :] = np.arange(counts[0]), np.arange(counts[1])
+    columns = [values_at(block, kind, of_side[order]) for block, kind, of_side in zip(sides, kinds, rows, strict=True)]
+    pairs = pa.RecordBatch.from_arrays(columns, ["left", "right"])
+    return ColumnBatch(pairs, key_column=keys, time_column=pa.array(times[order]), form=form_of(Pair))
 
 
 class AsofJoin(TimeJoin):
@@ -313,7 +414,7 @@ class AsofJoin(TimeJoin):
                 if place is None or there[after] < decided:
                     place = after
                 decided = min(decided, there[after])
-        return min(decided, _LAST), place
+        return min(decided, LAST), place
 
     def _gone(self, there: Sequence[int], first: int) -> int:
         """Return how many of the right records no left record at or after ``first`` can have as its partner."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
-from malstrom_py.data.row_form import SCALAR, form_of
+from malstrom_py.data.row_form import form_of
 from malstrom_py.operators.base import Outlet, StepContext, weakly
 from malstrom_py.operators.join import How, Pair, count_alone, pairs_of
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
@@ -23,7 +23,7 @@ from malstrom_py.operators.unmatched import Unmatched
 from malstrom_py.state.group_values import Array
 from malstrom_py.state.join_image import Kind, one_key_column, plain_key
 from malstrom_py.state.join_panes import JoinPanes, Side
-from malstrom_py.state.kept_rows import Block
+from malstrom_py.state.kept_rows import Block, values_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -247,20 +247,8 @@ def joined(blocks: Blocks, kinds: Sequence[Kind | None], how: How) -> Joined:
     if (moments[1:] < moments[:-1]).any():  # the pairs of a window follow each other
         order = np.argsort(moments, kind="stable")
         keys, moments, sides = keys.take(pa.array(order)), moments[order], [rows[order] for rows in sides]
-    columns = [_values(block, kind, rows) for block, kind, rows in zip(blocks, kinds, sides, strict=True)]
+    columns = [values_at(block, kind, rows) for block, kind, rows in zip(blocks, kinds, sides, strict=True)]
     return Joined(pa.RecordBatch.from_arrays(columns, ["left", "right"]), keys, moments, alone)
-
-
-def _values(block: Block | None, kind: Kind | None, rows: Array) -> pa.Array:
-    """Return the values of some rows, null where there is -1."""
-    import pyarrow as pa
-
-    if block is not None:
-        missing = rows < 0
-        return block.values().take(pa.array(rows, mask=missing if missing.any() else None))
-    if kind is None:
-        return pa.nulls(len(rows))
-    return pa.nulls(len(rows), kind.schema.types[0] if kind.form is SCALAR else pa.struct(kind.schema))
 
 
 def _codes(blocks: Blocks) -> tuple[Array, Array, int]:

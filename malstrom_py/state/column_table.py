@@ -227,11 +227,7 @@ class ColumnTable(JoinRows):
 
     def items(self) -> Any:
         """Return (key, state) pairs."""
-        if self.rows is not None:
-            return self.rows.items()
-        live = self.live_ids()
-        states = self._states(self._chosen(live))
-        return [(key, states[one]) for key, one in zip(self.column_keys(), live.tolist(), strict=True)]
+        return self.column_items() if self.rows is None else self.rows.items()
 
     def many(self, keys: Sequence[Any]) -> list[Any]:
         return self.column_states(keys) if self.rows is None else list(map(self.rows.get, keys))

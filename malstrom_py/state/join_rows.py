@@ -47,6 +47,9 @@ class JoinRows(ManyValues):
     small: ClassVar[tuple[int, int]] = (SMALL, SMALL)
     """See `KeptRows`, of each side."""
 
+    kept: ClassVar[type[KeptRows]] = KeptRows
+    """What keeps each side."""
+
     forms: ClassVar[frozenset[RowForm]] = frozenset((DICTS,))
     """Of batches that may be columns here."""
 
@@ -57,7 +60,7 @@ class JoinRows(ManyValues):
 
     def clear(self) -> None:
         """Forget all columns, and of which kinds they were."""
-        self.sides = tuple(map(KeptRows, self.small))
+        self.sides = tuple(map(self.kept, self.small))
         self._number()
 
     def _number(self) -> None:
@@ -267,7 +270,8 @@ class JoinRows(ManyValues):
         for side in (0, 1):
             block = self._picked(side, chosen)
             if block is not None:
-                rows = zip(block.ids.tolist(), block.moments.tolist(), block.batch.values, strict=True)
+                moments = self.stored_moments(side, block).tolist()
+                rows = zip(block.ids.tolist(), moments, block.batch.values, strict=True)
                 for one, moment, value in rows:
                     records.setdefault(one, []).append((moment, side, value))
         return {one: self.state_of(of_key) for one, of_key in records.items()}
@@ -278,6 +282,12 @@ class JoinRows(ManyValues):
         for start in range(0, len(live), _PIECE):
             piece = live[::-1][start : start + _PIECE] if backwards else live[start : start + _PIECE]
             yield from self._keys_of(piece).to_pylist()
+
+    def column_items(self) -> list[tuple[Any, Any]]:
+        """Return (key, state) pairs of what is in columns."""
+        live = self.live_ids()
+        states = self._states(self._chosen(live))
+        return [(key, states[one]) for key, one in zip(self.column_keys(), live.tolist(), strict=True)]
 
     def take_columns(self, keys: Sequence[Any]) -> list[Any]:
         """Remove the states of ``keys`` from columns, and return them as `column_states` does."""

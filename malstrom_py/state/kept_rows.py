@@ -7,7 +7,7 @@ ones. What is left of a block does not hold the memory of more than four times a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,13 +30,14 @@ SMALL: Final = 1 << 14
 class Block:
     """Rows: ``batch`` has their keys as a column, ``ids`` the ids of the keys, ``moments`` a number per row.
 
-    ``held``: of how many rows it holds the memory.
+    ``held``: of how many rows it holds the memory. ``known``: what a subclass of `KeptRows` has found out about the rows.
     """
 
     batch: ColumnBatch
     ids: Array
     moments: Array
     held: int
+    known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def rows(self, rows: Array) -> Block:
         """Return the rows at the indices ``rows``, which ascend; without a copy if they are neighbours."""
@@ -72,8 +73,7 @@ class Block:
 
     def values(self) -> pa.Array:
         """Return the values as one column."""
-        columns = self.batch.columns
-        return columns.column(0) if self.batch.form is SCALAR else columns.to_struct_array()
+        return values_of(self.batch)
 
 
 Chosen = Callable[[Block], Array]
@@ -139,7 +139,11 @@ class KeptRows:
         blocks.append(Block(kept, ids, moments, len(ids)))
         fan = _FANS[self.small > SMALL]
         while len(blocks) >= fan and len(blocks[-fan].ids) <= min(self.small, fan * len(blocks[-1].ids)):
-            blocks[-fan:] = [one_block(blocks[-fan:])]
+            blocks[-fan:] = [self.merged(blocks[-fan:])]
+
+    def merged(self, blocks: Sequence[Block]) -> Block:
+        """Return neighbours as one block."""
+        return one_block(blocks)
 
     def pick(self, chosen: Chosen) -> Block | None:
         """Return the ``chosen`` rows as one block, in order; None if there are none."""
@@ -186,6 +190,23 @@ class KeptRows:
     def renumber(self, new: Array) -> None:
         """Replace each id by ``new[id]``."""
         self.blocks = [replace(block, ids=new[block.ids]) for block in self.blocks]
+
+
+def values_of(batch: ColumnBatch) -> pa.Array:
+    """Return the values of a batch as one column."""
+    return batch.columns.column(0) if batch.form is SCALAR else batch.columns.to_struct_array()
+
+
+def values_at(block: Block | None, kind: Kind | None, rows: Array) -> pa.Array:
+    """Return the values of some rows, null where there is -1. ``kind``: of values, also without a block; None: unknown."""
+    import pyarrow as pa
+
+    if block is not None:
+        missing = rows < 0
+        return block.values().take(pa.array(rows, mask=missing if missing.any() else None))
+    if kind is None:
+        return pa.nulls(len(rows))
+    return pa.nulls(len(rows), kind.schema.types[0] if kind.form is SCALAR else pa.struct(kind.schema))
 
 
 def one_block(blocks: Sequence[Block]) -> Block:

@@ -53,13 +53,14 @@ class KeyedState:
     for ever.
 
     ``arrays``, if the step may keep values in arrays: returns such a mapping without keys. ``rows_only``: values are in
-    a dict for the rest of the run, because arrays did not hold what came.
+    a dict for the rest of the run, because arrays did not hold what came. ``entering``: called with the key and the state
+    that a dict gets from arrays or from elsewhere; returns what it gets.
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
 
     __slots__ = (
-        *("_aside", "_changes", "_codec", "_sent", "arrays", "clock_timers", "expiry", "step", "timers", "untried"),
-        *("__weakref__", "rows_only", "values"),
+        *("_aside", "_changes", "_codec", "_sent", "arrays", "clock_timers", "entering", "expiry", "step", "timers"),
+        *("__weakref__", "rows_only", "untried", "values"),
     )
 
     def __init__(self, step: str, codec: Codec) -> None:
@@ -72,6 +73,7 @@ class KeyedState:
         self.timers = Timers()
         self.arrays: Callable[[], ManyValues] | None = None
         self.rows_only = False
+        self.entering: Callable[[Any, Any], Any] | None = None
         self.clock_timers = Timers()
         self.expiry: Expiry | None = None
         self.untried = False
@@ -80,7 +82,8 @@ class KeyedState:
         """Keep the values in a dict, ``only`` there for the rest of the run."""
         values, self.rows_only = self.values, self.rows_only or only
         if isinstance(values, ManyValues):
-            self.values = dict(values.items())
+            self.values = {}
+            self._enter(values.items())
             self.note(values.changed_keys())
 
     def keys(self) -> set[Any]:
@@ -575,7 +578,12 @@ class KeyedState:
                 self.to_rows()
             else:
                 return
-        self.values.update(zip(keys, values, strict=True))
+        self._enter(zip(keys, values, strict=True))
+
+    def _enter(self, states: Iterable[tuple[Any, Any]]) -> None:
+        """Set states in a dict, by key."""
+        entering = self.entering
+        self.values.update(states if entering is None else [(key, entering(key, state)) for key, state in states])
 
 
 def _without(keys: Iterable[Any], others: Iterable[Any]) -> list[Any]:

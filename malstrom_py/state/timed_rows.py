@@ -1,0 +1,181 @@
+"""The rows of one stream of a join by time, as columns: found by key and span of time, and ended by time.
+
+Rules. The moment of a row is 4 * time + `ALONE` + `GONE`. A row that has ended stays, as gone, until most rows of its
+block are: an epoch (watermark) costs as much as what it ends. The rows of a block are found in its *order* by key and
+time, which merged blocks inherit; the rows themselves are never sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.group_values import Array
+from malstrom_py.state.kept_rows import Block, KeptRows, one_block
+
+ALONE: Final = 2
+"""In the moment of a row that has had no partner yet."""
+
+GONE: Final = 1
+"""In the moment of a row that is not state any more."""
+
+FAR: Final = 1 << 59
+"""Times, and spans, beyond it are rows: moments, and sums of times, might not fit 64 bits."""
+
+_CODES_MAX: Final = 1 << 62
+
+_NARROW: Final = 1 << 16
+"""So few ids are sorted as numbers of 16 bits, in a tenth of the time."""
+
+
+class Found(NamedTuple):
+    """Rows of a block, at the indices ``places``, and for each the number of the query that has found it."""
+
+    block: Block
+    queries: Array
+    places: Array
+
+
+class TimedRows(KeptRows):
+    """Blocks of rows in order of arrival."""
+
+    __slots__ = ()
+
+    def merged(self, blocks: Sequence[Block]) -> Block:
+        """Return blocks as one, whose rows will be in order sooner."""
+        import numpy as np
+
+        block, orders, before = one_block(blocks), list[Array](), 0
+        for part in blocks:
+            order = part.known.get("order")
+            orders.append((np.arange(len(part.ids)) if order is None else order) + before)
+            before += len(part.ids)
+        block.known["order"] = np.concatenate(orders)
+        return block
+
+    def find(self, ids: Array, lows: Array, ends: Array, size: int) -> list[Found]:
+        """Return the rows of an id that are not gone, from a time on and before an end: of each query, by time.
+
+        ``size``: ids are below. `NotColumnar` if times and ids are too many for 64 bits.
+        """
+        import numpy as np
+
+        found, rows = list[Found](), np.arange(len(ids))
+        least, most = int(lows.min()), int(ends.max())
+        near = ids.argsort(kind="stable") if size > _NARROW else ids.astype(np.uint16).argsort(kind="stable")
+        ids, lows, ends = ids[near].astype(np.int64), lows[near], ends[near]  # neighbours share cache lines
+        for block in self.blocks:
+            first, last = span_of(block)
+            if first >= most or last < least:
+                continue
+            codes, order, width = _in_order(block, size)
+            starts, counts = np.empty_like(ids), np.empty_like(ids)
+            starts[near] = froms = codes.searchsorted(ids * width + (_between(lows, first, last + 1) - first))
+            counts[near] = codes.searchsorted(ids * width + (_between(ends, first, last + 1) - first)) - froms
+            queries = rows.repeat(counts)
+            if not len(queries):
+                continue
+            places = order[np.arange(len(queries)) + (starts - (counts.cumsum() - counts)).repeat(counts)]
+            there = block.moments[places] & GONE == 0
+            if not there.all():
+                queries, places = queries[there], places[there]
+            if len(queries):
+                found.append(Found(block, queries, places))
+        return found
+
+    def end(self, limit: int) -> list[tuple[Block, Array]]:
+        """Let the rows up to a time be gone; return them, as blocks and indices of those that were not yet."""
+        import numpy as np
+
+        ended, left = list[tuple[Block, Array]](), list[Block]()
+        for block in self.blocks:
+            first, last = span_of(block)
+            if first > limit:
+                left.append(block)
+                continue
+            if last <= limit:
+                rows = np.arange(len(block.ids))
+            else:
+                rows = _passed(block, limit)
+            rows = rows[block.moments[rows] & GONE == 0]
+            if len(rows):
+                block.moments[rows] |= GONE
+                ended.append((block, rows))
+            if last > limit:
+                left.append(_without_gone(block) if 2 * block.known["passed"] > len(block.ids) else block)
+        self.blocks = left
+        return ended
+
+
+def near_times(batch: ColumnBatch) -> Array:
+    """Return the times of a batch. `NotColumnar` if one is `FAR`."""
+    import numpy as np
+
+    times = np.asarray(batch.timestamps if batch.time_column is None else batch.time_column, dtype=np.int64)
+    if int(times.min()) < -FAR or int(times.max()) > FAR:
+        raise NotColumnar("times too far for 64 bits")
+    return times
+
+
+def _between(times: Array, least: int, most: int) -> Array:
+    """Do as `numpy.clip`, of which a call costs ten times as much."""
+    import numpy as np
+
+    bounded: Array = np.minimum(np.maximum(times, least), most)
+    return bounded
+
+
+def span_of(block: Block) -> tuple[int, int]:
+    """Return the first and the last time of the rows of a block, of which some may be gone."""
+    span = block.known.get("span")
+    if span is None:
+        span = block.known["span"] = int(block.moments.min()) >> 2, int(block.moments.max()) >> 2
+    first, last = span
+    return first, last
+
+
+def _in_order(block: Block, size: int) -> tuple[Array, Array, int]:
+    """Return a number per row that ascends by id and time, the indices of these rows, and the numbers per id."""
+    import numpy as np
+
+    known = block.known
+    first, last = span_of(block)
+    width = last - first + 2
+    if size * width > _CODES_MAX:
+        raise NotColumnar("times and ids too many for 64 bits")
+    if "codes" not in known:
+        codes = block.ids * np.int64(width) + ((block.moments >> 2) - first)
+        order = known.get("order")
+        if order is not None:  # that of each part, which a stable sort finds
+            codes = codes[order]
+        new = np.argsort(codes, kind="stable")
+        known["codes"], known["order"] = codes[new], new if order is None else order[new]
+    return known["codes"], known["order"], width
+
+
+def _passed(block: Block, limit: int) -> Array:
+    """Return the indices of rows up to a time, in order, except those that an earlier call has returned."""
+    import numpy as np
+
+    known = block.known
+    if "times" not in known:
+        times = block.moments >> 2
+        known["by time"] = np.argsort(times, kind="stable")
+        known["times"], known["passed"] = times[known["by time"]], 0
+    before = known["passed"]
+    known["passed"] = int(np.searchsorted(known["times"], limit, side="right"))
+    rows: Array = np.sort(known["by time"][before : known["passed"]])
+    return rows
+
+
+def _without_gone(block: Block) -> Block:
+    import numpy as np
+
+    there = block.moments & GONE == 0
+    left = block.rows(there.nonzero()[0]).compact()
+    order = block.known.get("order")
+    if order is not None:
+        left.known["order"] = (np.cumsum(there) - 1)[order[there[order]]]
+    return left
