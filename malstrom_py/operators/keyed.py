@@ -168,6 +168,10 @@ class StatefulOperator(Operator):
         """Install ``chain``, and return its keys and the step's remark."""
         return self.state.install(chain, slots, migrate=None if migrate is None else self._guarded(migrate))
 
+    def given(self, state: Any) -> Any:
+        """Return a state of an image of columns as rows have it, for ``migrate``."""
+        return state
+
     def changes(self, keys: Collection[Any]) -> None:
         """Track that the states of ``keys`` are about to change. `OperatorError` if one cannot be hashed."""
         try:
@@ -180,7 +184,7 @@ class StatefulOperator(Operator):
     def _guarded(self, migrate: Migrate) -> Migrate:
         def guarded(key: Any, state: Any) -> Any:
             try:
-                return migrate(key, state)
+                return migrate(key, self.given(state))
             except Exception as error:
                 raise lasting(self.failures.error(error, migrate, key=key, policy=False)) from error
 

@@ -63,6 +63,9 @@ class TableJoin(StatefulOperator):
         if not self.takes_columns:  # a wait that ends needs the timers of rows
             self._table.as_rows()
 
+    def given(self, state: Any) -> Any:
+        return self._table.given(state)
+
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self._unmatched.arrived(side, batch)
         if isinstance(batch, ColumnBatch) and self._on_columns(side, batch, out):

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
@@ -27,11 +27,15 @@ from malstrom_py.state.join_image import Kind, one_key_column, plain_key, record
 from malstrom_py.state.join_rows import Record
 from malstrom_py.state.kept_rows import Block, one_block, values_at, values_of
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Direction = Literal["backward", "forward", "nearest"]
 """Where the partner of an as-of join is: at or before the left record, at or after it, or the nearer of the two."""
 
 Timed = tuple[int, Any, Any]
 """A record to send: its time, key and value."""
+
 
 class TimeJoin(StatefulOperator):
     """The base of both. The state of a key is a list whose last item is the time of its first timer."""
@@ -60,9 +64,12 @@ class TimeJoin(StatefulOperator):
         """Return the state of a key that has these rows, from an image of columns."""
         raise NotImplementedError
 
-    def _entering(self, key: Any, state: Any) -> list[Any]:
-        """Return a state of columns, or one that was stored, as that of rows, whose timer is set."""
-        of_rows: list[Any] = self.state_of(records_of(state)) if isinstance(state, Mapping) else state
+    def given(self, state: Any) -> Any:
+        return self.state_of(records_of(state)) if isinstance(state, Mapping) else state
+
+    def _entering(self, key: Any, state: Any) -> Any:
+        """Return a state as rows have it, whose timer is set: columns have none."""
+        of_rows = self.given(state)
         if of_rows[-1] is not None:
             self.state.timers.set(key, of_rows[-1])
         return of_rows
@@ -302,11 +309,11 @@ def _pairs_found(side: int, joined: Joined) -> ColumnBatch:
     if len(found) > 1:
         order = np.lexsort((times, rows))
         rows, times, partners = rows[order], times[order], partners.take(pa.array(order))
-    picked = pa.array(rows)
+    picked, keys = pa.array(rows), cast("pa.Array", batch.key_column)
     sides = [values_of(batch).take(picked), partners]
     columns = pa.RecordBatch.from_arrays(sides[::-1] if side else sides, ["left", "right"])
     moments = pa.array(np.maximum(own[rows], times))
-    return ColumnBatch(columns, key_column=batch.key_column.take(picked), time_column=moments, form=form_of(Pair))
+    return ColumnBatch(columns, key_column=keys.take(picked), time_column=moments, form=form_of(Pair))
 
 
 def _pairs_alone(sides: Sequence[Block | None], kinds: Sequence[Kind | None], stay: Sequence[int]) -> ColumnBatch:

@@ -72,6 +72,9 @@ class WindowJoin(StatefulOperator):
     def continue_at(self, epoch: int) -> None:
         self._reached = epoch
 
+    def given(self, state: Any) -> Any:
+        return self._panes.given(state)
+
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self._unmatched.arrived(side, batch)
         if not (self._panes.takes(batch) and self._panes.add_columns(side, batch)):

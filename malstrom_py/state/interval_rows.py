@@ -76,9 +76,9 @@ class IntervalRows(JoinRows):
             alone = list[Block]()
             for block, rows in kept.end(FAR if reached >= LAST else reached - stay):
                 self.mark(block.ids[rows])
-                rows = rows[block.moments[rows] & ALONE != 0]
-                if len(rows):
-                    alone.append(block.rows(rows))
+                unpaired = rows[block.moments[rows] & ALONE != 0]
+                if len(unpaired):
+                    alone.append(block.rows(unpaired))
             ended.append(alone)
         self.forget()
         return ended

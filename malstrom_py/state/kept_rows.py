@@ -30,7 +30,7 @@ SMALL: Final = 1 << 14
 class Block:
     """Rows: ``batch`` has their keys as a column, ``ids`` the ids of the keys, ``moments`` a number per row.
 
-    ``held``: of how many rows it holds the memory. ``known``: what a subclass of `KeptRows` has found out about the rows.
+    ``held``: of how many rows it holds the memory. ``known``: what `TimedRows` has found out about them.
     """
 
     batch: ColumnBatch
@@ -198,7 +198,7 @@ def values_of(batch: ColumnBatch) -> pa.Array:
 
 
 def values_at(block: Block | None, kind: Kind | None, rows: Array) -> pa.Array:
-    """Return the values of some rows, null where there is -1. ``kind``: of values, also without a block; None: unknown."""
+    """Return the values of some rows, null where there is -1. ``kind``: of values, also without a block, if known."""
     import pyarrow as pa
 
     if block is not None:

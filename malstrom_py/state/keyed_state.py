@@ -53,8 +53,8 @@ class KeyedState:
     for ever.
 
     ``arrays``, if the step may keep values in arrays: returns such a mapping without keys. ``rows_only``: values are in
-    a dict for the rest of the run, because arrays did not hold what came. ``entering``: called with the key and the state
-    that a dict gets from arrays or from elsewhere; returns what it gets.
+    a dict for the rest of the run, because arrays did not hold what came. ``entering``: returns the state that a dict
+    gets for a key, of one from arrays or from elsewhere.
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
 

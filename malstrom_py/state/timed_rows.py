@@ -95,10 +95,7 @@ class TimedRows(KeptRows):
             if first > limit:
                 left.append(block)
                 continue
-            if last <= limit:
-                rows = np.arange(len(block.ids))
-            else:
-                rows = _passed(block, limit)
+            rows = np.arange(len(block.ids)) if last <= limit else _passed(block, limit)
             rows = rows[block.moments[rows] & GONE == 0]
             if len(rows):
                 block.moments[rows] |= GONE

@@ -18,6 +18,7 @@ from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.data.row_form import DICTS, SCALAR
 from malstrom_py.operators.join import Pair
 from malstrom_py.state.column_table import ColumnTable
+from malstrom_py.state.interval_rows import IntervalRows
 from malstrom_py.state.join_panes import JoinPanes
 from malstrom_py.testing import OperatorTester
 
@@ -58,6 +59,10 @@ def windowed(how: Any, window: windows.Windows) -> Any:
 
 def tabled(**options: Any) -> Any:
     return lambda a, b: a.join_table("join", b, **options)
+
+
+def near(how: Any) -> Any:
+    return lambda a, b: a.join_interval("join", b, lower=-2, upper=3, how=how)
 
 
 class Run:
@@ -101,6 +106,12 @@ class Run:
         return panes
 
     @property
+    def times(self) -> IntervalRows:
+        rows: Any = self.tester.states["join"].values
+        assert isinstance(rows, IntervalRows)
+        return rows
+
+    @property
     def table(self) -> ColumnTable:
         table: Any = self.tester.states["join"].values
         assert isinstance(table, ColumnTable)
@@ -108,7 +119,9 @@ class Run:
 
 
 @pytest.mark.parametrize(
-    "join", [windowed("outer", windows.sliding(6, 4)), tabled(how="left", wait=True)], ids=["window", "table"]
+    "join",
+    [windowed("outer", windows.sliding(6, 4)), tabled(how="left", wait=True), near("outer")],
+    ids=["window", "table", "interval"],
 )
 @pytest.mark.parametrize("left", KEYS)
 @pytest.mark.parametrize("right", KEYS)
@@ -123,6 +136,131 @@ def test_keys_of_two_types_find_each_other_as_in_rows(join: Any, left: str, righ
             run.take(Epoch(base))
         disturb()
     assert of_columns.take(Epoch(MAX_EPOCH)).found == of_rows.take(Epoch(MAX_EPOCH)).found
+
+
+MIGRATED: list[Any] = []
+
+
+def noting(key: Any, state: Any) -> Any:
+    MIGRATED.append(state)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("join", "state"),
+    [
+        (windowed("outer", windows.tumbling(6)), {0: ([{"n": 1, "text": "1"}], [])}),
+        (tabled(how="left", wait=True), [None, [({"n": 1, "text": "1"}, 3)]]),
+        (near("outer"), [[3], [{"n": 1, "text": "1"}], [True], (), (), (), 6]),
+    ],
+    ids=["window", "table", "interval"],
+)
+def test_migrate_gets_the_state_of_rows(join: Any, state: Any) -> None:
+    """It was called with the rows of an image of columns, by their numbers."""
+    run = Run(join).take(columns_of([("a", 1, 3)], "texts"), 0)
+    run.take(columns_of([("b", 2, 3)], "texts"), 1)
+    persisted, restored = run.tester.barrier("snapshot"), Run(join)
+    MIGRATED.clear()
+    operator: Any = restored.tester._runner.operators["join"]
+    operator.install([persisted.states["join"]], [0], migrate=noting)
+    assert state in MIGRATED
+    for one in (run, restored):
+        one.take(columns_of([("a", 3, 5)], "texts"), 1).take(Epoch(MAX_EPOCH))
+    assert restored.found == run.found
+
+
+# intervals
+
+
+@pytest.mark.parametrize("scalar", [False, True])
+@pytest.mark.parametrize("how", ["inner", "left", "outer"])
+def test_an_interval_join_of_columns_makes_no_row_through_barriers_moves_and_restores(how: str, scalar: bool) -> None:
+    of_columns, of_rows = Run(near(how)), Run(near(how))
+    for number in range(12):
+        for side in (0, 1):
+            drawn: list[Row] = [
+                (key, number * 2 + side, 2 * number + place) for place, key in enumerate(("a", "ä", "b"))
+            ]
+            batch = columns_of(drawn[: 3 - number % 3], "texts", scalar=scalar and side == 1)
+            of_rows.take(as_rows(batch), side)
+            batch = columns_of(drawn[: 3 - number % 3], "texts", scalar=scalar and side == 1)
+            of_columns.tester.states["join"].untried = False
+            of_columns.take(batch, side)
+            assert not batch.rows_made
+        for run in (of_columns, of_rows):
+            run.take(Epoch(2 * number - 2))
+        (of_columns.move, of_columns.restore, lambda: of_columns.tester.barrier("some"))[number % 3]()
+    blocks = [block.batch for side in of_columns.times.sides for block in side.blocks]
+    assert blocks
+    assert not any(block.rows_made for block in blocks)
+    assert of_columns.take(Epoch(MAX_EPOCH)).found == of_rows.take(Epoch(MAX_EPOCH)).found
+
+
+def test_an_interval_join_forgets_what_is_past() -> None:
+    run = Run(near("inner"))
+    for start in range(0, 100_000, 500):
+        keys = range(start, start + 500)
+        run.take(columns_of([(key, key, start + key % 7) for key in keys], "other numbers"), start // 500 % 2)
+        run.take(Epoch(start))
+        if start % 5_000 == 0:
+            run.tester.barrier("some")
+    assert sum(block.held for side in run.times.sides for block in side.blocks) < 5_000
+    assert len(run.times.index) < 15_000
+    assert len(run.times) <= 1_000
+
+
+def test_rows_after_columns_of_an_interval_join_have_timers() -> None:
+    run = Run(near("outer"))
+    run.take(columns_of([("a", 1, 3), ("b", 2, 4)], "texts"), 0)
+    run.take(as_rows(columns_of([("a", 3, 5), ("c", 4, 5)], "texts")), 1)
+    assert type(run.tester.states["join"].values) is dict
+    run.take(columns_of([("c", 5, 4)], "texts"), 0)
+    run.take(Epoch(7))
+    assert {
+        key: [(pair.left and pair.left["n"], pair.right and pair.right["n"], at) for pair, at in pairs]
+        for key, pairs in run.found.items()
+    } == {"a": [(1, 3, 5)], "c": [(5, 4, 5)], "b": [(2, None, 7)]}
+    run.take(Epoch(MAX_EPOCH))
+    assert not len(run.tester.states["join"].timers)
+
+
+@pytest.mark.parametrize("rows_first", [False, True])
+def test_columns_and_rows_of_an_interval_join_move_to_each_other(rows_first: bool) -> None:
+    of_columns, of_rows = Run(near("outer")), Run(near("outer"))
+    of_columns.take(columns_of([("a", 1, 3), ("b", 2, 4)], "texts"), 0)
+    of_rows.take(as_rows(columns_of([("c", 3, 3), ("d", 4, 4)], "texts")), 0)
+    giver, taker = (of_rows, of_columns) if rows_first else (of_columns, of_rows)
+    taken = giver.tester.collect(giver.tester.interrogate())
+    assert taken
+    taker.tester.acquire(taken)
+    taker.take(columns_of([(key, 9, 5) for key in "abc"], "texts"), 1)
+    taker.take(Epoch(MAX_EPOCH))
+    found = {
+        key: [(pair.left["n"], pair.right and pair.right["n"]) for pair, _ in of] for key, of in taker.found.items()
+    }
+    assert found == {"a": [(1, 9)], "b": [(2, 9)], "c": [(3, 9)], "d": [(4, None)]}
+
+
+@pytest.mark.parametrize("far", [2**60, -(2**60)])
+def test_times_too_far_for_columns_are_rows(far: int) -> None:
+    run = Run(near("outer"))
+    run.take(columns_of([("a", 1, 3)], "texts"), 0)
+    run.take(columns_of([("a", 2, far), ("a", 3, 5)], "texts"), 1)
+    run.take(Epoch(MAX_EPOCH))
+    assert sorted(((pair.left and pair.left["n"]) or 0, pair.right["n"]) for pair, _ in run.found["a"]) == [
+        (0, 2),
+        (1, 3),
+    ]
+
+
+def test_more_times_and_keys_than_64_bits_number_are_rows() -> None:
+    run = Run(near("outer"))
+    for side in (0, 1):
+        batch = columns_of([("a", 1, -(2**58)), ("b", 2, 2**58), *((f"{n}", n, n) for n in range(20))], "texts")
+        run.take(batch, side)
+    assert type(run.tester.states["join"].values) is dict
+    run.take(Epoch(MAX_EPOCH))
+    assert {len(pairs) for pairs in run.found.values()} == {1}
 
 
 # windows
