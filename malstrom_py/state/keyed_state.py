@@ -189,14 +189,13 @@ class KeyedState:
 
     def interrogate(self, predicate: Callable[[Any], bool], found: set[Any]) -> None:
         """Add the keys with state that pass ``predicate`` to ``found``."""
+        # Records wait while the keys that leave are looked up, or all are listed: avoid Python code per key.
         if isinstance(predicate, AnyOf):
-            # Records wait while the keys that leave are looked up: avoid Python code per key.
             keys = list(predicate.keys)
             found.update(compress(keys, map(is_not, self._values_of(keys), repeat(None))))
             for timers in filter(len, (self.timers, self.clock_timers)):
                 found.update(filter(timers.keys().__contains__, keys))
         elif predicate is every_key:
-            # Records wait while all keys are listed: avoid Python code per key.
             found.update(self._with_values())
             found.update(self._woken())
         else:
@@ -231,8 +230,7 @@ class KeyedState:
             raise InternalError(f"step {self.step!r}: its arrays have a type that no column stores")
         if not len(image.keys):
             return None
-        sent = column_artefact(image, delta=False)
-        return self._codec.encode_in_flight(sent, step=self.step)
+        return self._codec.encode_in_flight(column_artefact(image, delta=False), step=self.step)
 
     def _collect_rows(self, keys: list[Any]) -> bytes | None:
         taken, values, times = self._taken_out(keys)
@@ -309,8 +307,7 @@ class KeyedState:
         how = "acquired, but the key already has state here"
         sent = self._codec.decode_in_flight(states, step=self.step)
         if type(sent) is bytes:
-            chain = opened_chain([sent])
-            image = columns_in(chain)
+            image = columns_in(opened_chain([sent]))
             if image is not None and not self._take_in_columns(image, how):
                 self._take_in(*states_of(image), {}, how)
         else:
@@ -386,7 +383,7 @@ class KeyedState:
 
     def snapshot(self) -> bytes:
         """Return all state as a full artefact of one slot, for a step whose keys are on no other worker."""
-        made = self._written(Changes(_in_one_slot), self._held(), full=True, remark=b"")
+        made = self._written(Changes(lambda keys: [0] * len(keys)), self._held(), full=True, remark=b"")
         if made is None:
             raise InternalError(f"step {self.step!r}: its keys have no names in a new chain")
         return made
@@ -446,9 +443,8 @@ class KeyedState:
     def _open_arrays(self) -> ManyValues | None:
         """Return the arrays that take an image; None if values are rows."""
         values = self._columns()
-        if values is not None or self.values or self.expiry is not None or self.rows_only or self.arrays is None:
-            return values
-        return self.arrays()
+        fixed = values is not None or self.values or self.expiry is not None or self.rows_only
+        return values if fixed or self.arrays is None else self.arrays()
 
     def _written_columns(self, changes: Changes, barrier: AbsBarrier, remark: bytes) -> bytes | None:
         """Return an artefact of columns; None if rows have to be written."""
@@ -590,10 +586,6 @@ def _without(keys: Iterable[Any], others: Iterable[Any]) -> list[Any]:
     """Return the rest of ``keys``, in their order."""
     left_out = set(others)
     return [key for key in keys if key not in left_out]
-
-
-def _in_one_slot(keys: Sequence[Any]) -> list[int]:
-    return [0] * len(keys)
 
 
 def _migrated(image: SlotImage, migrate: Migrate) -> SlotImage:
