@@ -23,7 +23,7 @@ LAST: Final = MAX_EPOCH - 1
 
 
 class Joined(NamedTuple):
-    """Rows that have come, as they are kept, their times, and what they have found on the other side."""
+    """Rows that have come, in the types of their stream, their times, and what they have found on the other side."""
 
     batch: ColumnBatch
     times: Array
