@@ -218,6 +218,7 @@ _KEYS: Final = 0x01
 _TIMESTAMPS: Final = 0x02
 _PART: Final = 0x04
 _FORM: Final = 0x08
+_COMPUTED: Final = 0x10
 
 _HEAD: Final = struct.Struct("<BII")  # flags, rows, bytes of the part's name
 _COLUMN: Final = struct.Struct("<BQ")  # tag, bytes
@@ -296,6 +297,7 @@ def encode_batch(batch: Batch, *, step: str) -> bytes:
         | (_TIMESTAMPS if timestamps is not None else 0)
         | (_PART if batch.part is not None else 0)
         | (_FORM if isinstance(batch, ColumnBatch) and batch.form is not DICTS else 0)
+        | (_COMPUTED if isinstance(batch, ColumnBatch) and batch.computed else 0)
     )
     parts: list[bytes | memoryview] = [_HEAD.pack(flags, len(batch), len(part)), part]
     encoded = [_encoded(batch, column, step) for column in (keys, timestamps) if column is not None]
@@ -347,7 +349,7 @@ def decode_batch(data: bytes | memoryview, *, step: str = "") -> Batch:
                 column = _decoded(tag, body[start:at], rows, columns)
             columns.append(column)
         form = _loaded_form(bytes(body[at:])) if flags & _FORM else DICTS
-        return _batch_of(columns, part if flags & _PART else None, form)
+        return _batch_of(columns, part if flags & _PART else None, form, computed=bool(flags & _COMPUTED))
     except Exception as error:
         raise _unreadable(error, step) from error
 
@@ -364,7 +366,7 @@ def _decoded(tag: int, data: memoryview, rows: int, before: list[Any]) -> Any:
     return _PLACE.unpack(data)[0] if tag == _PLACED else decode_column(tag, data, rows)
 
 
-def _batch_of(columns: Sequence[Any], part: str | None, form: RowForm) -> Batch:
+def _batch_of(columns: Sequence[Any], part: str | None, form: RowForm, *, computed: bool) -> Batch:
     keys, timestamps, values = columns
     if type(values) is list:
         return Batch(values, keys=keys, timestamps=timestamps, part=part)
@@ -376,6 +378,7 @@ def _batch_of(columns: Sequence[Any], part: str | None, form: RowForm) -> Batch:
         time_column=_column_of(timestamps, values),
         part=part,
         form=form,
+        computed=computed,
     )
 
 

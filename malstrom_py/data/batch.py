@@ -143,7 +143,8 @@ class ColumnBatch(Batch):
     by default one dict per row. ``rows_made``: whether the values have been made. Steps that take columns use
     ``columns`` (Arrow) or `frame` (Polars), which share memory, or one column by name: `series`, `column` or `field`.
     ``named``: the column names come from a source's schema, so errors may list them; names of columns made from dicts
-    may be data.
+    may be data. ``computed``: a function of the user's would have returned the values, so errors speak of these and not
+    of columns.
 
     >>> import pyarrow as pa
     >>> batch = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1, 2, 3]}), keys=["a", "b", "a"])
@@ -154,7 +155,7 @@ class ColumnBatch(Batch):
 
     __slots__ = (
         *("_columns", "_frame", "_key_data", "_keys", "_pieces", "_places", "_rows", "_schema", "_timestamps"),
-        *("form", "named", "part", "time_column"),
+        *("computed", "form", "named", "part", "time_column"),
     )
 
     def __init__(
@@ -170,9 +171,11 @@ class ColumnBatch(Batch):
         part: str | None = None,
         named: bool = False,
         form: RowForm = DICTS,
+        computed: bool = False,
     ) -> None:
         self._columns = columns
         self.form = form
+        self.computed = computed
         self._frame = frame
         self._schema = schema
         self._rows: list[Any] | None = None
@@ -189,7 +192,8 @@ class ColumnBatch(Batch):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the columns, without the rows that may have been made of them."""
         kept: dict[str, Any] = {"keys": self._keys, "key_column": self._key_data, "timestamps": self._timestamps}
-        same = partial(ColumnBatch, **kept, time_column=self.time_column, part=self.part, form=self.form)
+        kept |= {"time_column": self.time_column, "part": self.part, "form": self.form, "computed": self.computed}
+        same = partial(ColumnBatch, **kept)
         return same, (self.columns,)
 
     @property
@@ -295,11 +299,11 @@ class ColumnBatch(Batch):
 
     def with_frame(self, frame: pl.DataFrame, *, form: RowForm = DICTS) -> ColumnBatch:
         """Return the same rows with other values, one for one."""
-        return self._with(None, frame, form=form)
+        return self._with(None, frame, form=form, computed=False)
 
-    def with_columns(self, columns: pa.RecordBatch, *, form: RowForm = DICTS) -> ColumnBatch:
+    def with_columns(self, columns: pa.RecordBatch, *, form: RowForm = DICTS, computed: bool = False) -> ColumnBatch:
         """Return the same rows with other values, one for one."""
-        return self._with(columns, None, form=form)
+        return self._with(columns, None, form=form, computed=computed)
 
     def with_form(self, form: RowForm) -> ColumnBatch:
         """Return the same columns with values of ``form``."""
@@ -395,6 +399,7 @@ class ColumnBatch(Batch):
             part=self.part,
             named=self.named,
             form=self.form,
+            computed=self.computed,
         )
 
     def of_part(self, part: str | None, *, named: bool) -> ColumnBatch:
@@ -421,6 +426,7 @@ class ColumnBatch(Batch):
             "part": self.part,
             "named": self.named,
             "form": self.form,
+            "computed": self.computed,
         }
         return ColumnBatch(columns, frame=frame, **{**kept, **changed})
 
@@ -451,6 +457,7 @@ class ColumnBatch(Batch):
             part=self.part,
             named=self.named,
             form=self.form,
+            computed=self.computed,
         )
         picked._places = places
         # Rows that were made are kept.

@@ -116,9 +116,6 @@ def _scalars_of(columns: pa.RecordBatch) -> list[Any]:
 DICTS: Final = RowForm("DICTS", rows_of, by_name=True, has_fields=True)
 """One dict per row."""
 
-RESULTS: Final = RowForm("RESULTS", rows_of, by_name=True, has_fields=True)
-"""One dict per row, which a function of the user's would have returned: errors speak of such a dict."""
-
 SCALAR: Final = RowForm("SCALAR", _scalars_of, by_name=False, has_fields=True)
 """The value is that of the only column, which is called ``value``."""
 

@@ -22,7 +22,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.equality import AS_THEY_ARE, seen_form
 from malstrom_py.data.figures import unchanged
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
-from malstrom_py.data.row_form import DICTS, RESULTS, SCALAR, RowForm, looked_up
+from malstrom_py.data.row_form import DICTS, SCALAR, RowForm, looked_up
 from malstrom_py.data.unshared import unshared
 from malstrom_py.errors import InternalError
 from malstrom_py.errors.text import column_of
@@ -532,6 +532,7 @@ class Final(StatefulOperator):
         super().__init__(context)
         self._over_columns: ColumnFigures | None = None
         self._form: RowForm = DICTS
+        self._computed = False
         self._names: list[str] = []
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
@@ -556,9 +557,9 @@ class Final(StatefulOperator):
     def _last_of(self, batch: ColumnBatch) -> ColumnFigures | None:
         """Return what keeps the last row of each key in columns; None if rows of that form are kept as values."""
         names = batch.columns.schema.names
-        if batch.form not in (DICTS, RESULTS, SCALAR) or not names or len(set(names)) < len(names):
+        if batch.form not in (DICTS, SCALAR) or not names or len(set(names)) < len(names):
             return None
-        self._form, self._names = batch.form, names
+        self._form, self._computed, self._names = batch.form, batch.computed, names
         if batch.form is SCALAR:
             return ColumnFigures(self.state, [agg.last()], shape_of_one())
         return ColumnFigures(self.state, [agg.last(name) for name in names], shape_of_records(names))
@@ -568,9 +569,10 @@ class Final(StatefulOperator):
             last = self.state.values
             self.changes(last)
             if isinstance(last, FigureStates) and len(last):
-                keys, columns = last.groups.finish()
-                of_names = dict(zip(self._names, columns, strict=True))
-                out.send(ColumnBatch(record_batch(of_names), key_column=keys, form=self._form))
+                keys, figures = last.groups.finish()
+                of_names = dict(zip(self._names, figures, strict=True))
+                columns = record_batch(of_names)
+                out.send(ColumnBatch(columns, key_column=keys, form=self._form, computed=self._computed))
             elif len(last):
                 out.send(Batch([value for (value,) in last.values()], keys=list(last)))
             last.clear()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.row_form import DICTS, RESULTS, SCALAR
+from malstrom_py.data.row_form import DICTS, SCALAR
 from malstrom_py.state.figure_states import FigureStates, Shape
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.groups import Groups
@@ -116,7 +116,7 @@ def column_for(field: object, batch: ColumnBatch) -> pa.Array | None:
 
 def records_of(batch: ColumnBatch, field: object) -> pa.Array:
     """Return the records of ``batch`` as one column. `NotColumnar` if they have no column ``field``."""
-    if batch.form not in (DICTS, RESULTS) or field not in batch.columns.schema.names:
+    if batch.form is not DICTS or field not in batch.columns.schema.names:
         raise NotColumnar("values that are not records with such a column")
     return batch.columns.to_struct_array()
 

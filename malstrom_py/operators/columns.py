@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.row_form import RESULTS, fields_of
+from malstrom_py.data.row_form import fields_of
 from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.data.schema import without_views
 from malstrom_py.errors import OperatorError, PlanError
@@ -274,7 +274,7 @@ class ColumnStep(Operator):
     def columns_of(self, batch: Batch) -> ColumnBatch:
         """Return ``batch`` as columns. A value that is not a dict, dataclass or namedtuple is the column ``value``."""
         if isinstance(batch, ColumnBatch):
-            columns = self._of_results(batch) if batch.form is RESULTS else batch.as_dicts()
+            columns = self._of_results(batch) if batch.computed else batch.as_dicts()
             if columns is not None:
                 return columns
         self.counters.columns_made += len(batch)

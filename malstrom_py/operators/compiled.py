@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.row_form import DICTS, RESULTS
+from malstrom_py.data.row_form import DICTS
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.first_rows import warn
@@ -97,7 +97,7 @@ class CompiledFunction:
             if not isinstance(found, dict):
                 raise Unproven
             columns = pa.RecordBatch.from_arrays(list(found.values()), names=list(found))
-            return given.with_columns(columns, form=RESULTS)
+            return given.with_columns(columns, computed=True)
 
         made: ColumnBatch | None = self._computed(batch, compute, lambda made, rows: made.take(rows).values)
         return made
@@ -112,7 +112,7 @@ class CompiledFunction:
                 check_held(given.columns)
                 whole = given
             else:
-                whole = given.with_columns(in_python_types(given.columns), form=RESULTS)
+                whole = given.with_columns(in_python_types(given.columns), computed=True)
             flags = truths(traced.tree, given.columns)
             return whole if flags.all() else whole.take(pa.array(flags.nonzero()[0])), flags
 
@@ -135,7 +135,7 @@ class CompiledFunction:
         takes_none: bool = True,
     ) -> Any:
         """Return what ``compute`` makes of ``batch``; ``pick`` takes from it what `of` the function's results is."""
-        if self.why_not is not None or not isinstance(batch, ColumnBatch) or batch.form not in (DICTS, RESULTS):
+        if self.why_not is not None or not isinstance(batch, ColumnBatch) or batch.form is not DICTS:
             return None
         if not len(batch) or (batch.rows_made and not self._context.checked):
             return None

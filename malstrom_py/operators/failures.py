@@ -12,7 +12,7 @@ from typing import Any, Final, TypeGuard
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import DeadLetter
-from malstrom_py.data.row_form import RESULTS, getter_of, looked_up, names_of
+from malstrom_py.data.row_form import getter_of, looked_up, names_of
 from malstrom_py.errors import OperatorError, has_safe_text, shown
 from malstrom_py.errors.text import (
     PER_WORKER,
@@ -37,7 +37,7 @@ _FILTER: Final = "Filter such values out before it"
 
 def _of_column(name: str, batch: Batch, index: int, words: str, advice: str) -> str:
     """Describe the failure of row ``index`` by its column ``name``, which is missing or has an unusable value."""
-    if isinstance(batch, ColumnBatch) and batch.form.by_name and batch.form is not RESULTS:
+    if isinstance(batch, ColumnBatch) and batch.form.by_name and not batch.computed:
         names: list[str] = batch.columns.schema.names
         fields: str | None = instead_of(name, names) if batch.named else f", only {count_others(len(names))}."
         found = name in names
