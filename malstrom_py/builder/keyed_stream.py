@@ -72,10 +72,10 @@ class KeyedStreamBuilder(Joins[K, V_co]):
     def map_with_key(self, name: str, fn: str) -> KeyedStreamBuilder[K, dict[str, Any]]: ...
     @overload
     def map_with_key(
-        self, name: str, fn: Callable[[K, V_co], W], *, on_error: OnError = ...
+        self, name: str, fn: Callable[[K, V_co], W], *, on_error: OnError = ..., compile: bool = ...
     ) -> KeyedStreamBuilder[K, W]: ...
     def map_with_key(
-        self, name: str, fn: Callable[[K, V_co], W] | str, *, on_error: OnError = "fail"
+        self, name: str, fn: Callable[[K, V_co], W] | str, *, on_error: OnError = "fail", compile: bool = True
     ) -> KeyedStreamBuilder[K, Any]:
         """Replace each value by ``fn(key, value)``; with a name by a dict of its fields and its key under that name.
 
@@ -84,7 +84,8 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         if isinstance(fn, str):
             refuse_policy(on_error, name, "the name of a field")
             return self._then("map_with_key", name, partial(KeyAsField, name=fn), None, detail=repr(fn))
-        return self._then("map_with_key", name, partial(MapWithKey, fn=function_of(fn, name)), fn, on_error=on_error)
+        factory = partial(MapWithKey, fn=function_of(fn, name), compiles=compile and self.job.compiles)
+        return self._then("map_with_key", name, factory, fn, on_error=on_error)
 
     @overload
     def stateful_map(

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.row_form import DICTS
+from malstrom_py.data.row_form import DICTS, SCALAR
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.first_rows import warn
 from malstrom_py.traced.evaluation import results, truths
-from malstrom_py.traced.in_python import Unproven, check_held, in_python_types, kinds_of
-from malstrom_py.traced.tracing import Traced, trace, why_never
+from malstrom_py.traced.in_python import check_held, in_python_types, kind_in_python, kinds_of
+from malstrom_py.traced.nodes import Tree
+from malstrom_py.traced.returned import fields_returned, why_no_columns
+from malstrom_py.traced.tracing import KEY, Traced, trace, why_impure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,64 +58,72 @@ class _Variant:
 class CompiledFunction:
     """``function`` of the values of a step, on columns. ``why_not``: why it is never computed on them.
 
-    A method returns None for a batch that the step must do by calling the function for each row.
+    ``with_key``: the function takes the key, too, as its first argument. A method returns None for a batch that the
+    step must do by calling the function for each row.
     """
 
-    def __init__(self, context: StepContext, function: Callable[[Any], Any], *, compiles: bool = True) -> None:
+    def __init__(
+        self,
+        context: StepContext,
+        function: Callable[..., Any],
+        *,
+        compiles: bool = True,
+        with_key: bool = False,
+    ) -> None:
         self._context = context
         self._function = function
+        self._with_key = with_key
         self._variants: dict[Any, _Variant] = {}
         self._nullable: frozenset[str] = frozenset()
         self._random = random.Random(0)
         self._rows_left = _ROWS_PER_COMPARED
-        self.why_not = why_never(function) if compiles else "compile=False"
+        self.why_not = why_impure(function) if compiles else "compile=False"
 
     @property
     def takes_columns(self) -> bool:
         """Whether columns may be of use."""
         return self.why_not is None
 
-    def keys(self, batch: Batch) -> pa.Array | None:
-        """Return the results as a column."""
+    def column(self, batch: Batch) -> pa.Array | None:
+        """Return the results as a column, and check all of ``batch``, which is sent with it."""
 
-        def compute(traced: Traced, given: ColumnBatch) -> pa.Array:
+        def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> pa.Array:
             check_held(given.columns)
-            found = results(traced.tree, given.columns)
-            if isinstance(found, dict):
-                raise Unproven
-            return found
+            return results(traced.tree, columns).column(0)
 
-        found: pa.Array | None = self._computed(batch, compute, lambda made, rows: made.take(rows).to_pylist())
+        def why_not(tree: Tree) -> str | None:
+            return why_no_columns(tree) if fields_returned(tree) is None else "returns dicts"
+
+        found: pa.Array | None = self._computed(
+            batch, compute, lambda made, rows: made.take(rows).to_pylist(), why_not=why_not
+        )
         return found
 
     def values(self, batch: Batch) -> ColumnBatch | None:
-        """Return ``batch`` with the results, which are dicts, as values."""
+        """Return ``batch`` with the results, which are dicts or plain values, as values."""
 
-        def compute(traced: Traced, given: ColumnBatch) -> ColumnBatch:
-            import pyarrow as pa
+        def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> ColumnBatch:
+            check_held(columns.select(sorted(traced.fields)))
+            form = SCALAR if fields_returned(traced.tree) is None else DICTS
+            return given.with_columns(results(traced.tree, columns), form=form, computed=True)
 
-            check_held(given.columns.select(sorted(traced.fields)))
-            found = results(traced.tree, given.columns)
-            if not isinstance(found, dict):
-                raise Unproven
-            columns = pa.RecordBatch.from_arrays(list(found.values()), names=list(found))
-            return given.with_columns(columns, computed=True)
-
-        made: ColumnBatch | None = self._computed(batch, compute, lambda made, rows: made.take(rows).values)
+        made: ColumnBatch | None = self._computed(
+            batch, compute, lambda made, rows: made.take(rows).values, why_not=why_no_columns
+        )
         return made
 
     def kept(self, batch: Batch, *, is_watched: bool = False) -> ColumnBatch | None:
         """Return the rows for which the result is true. ``is_watched``: it matters whether it is None."""
 
-        def compute(traced: Traced, given: ColumnBatch) -> tuple[ColumnBatch, Any]:
+        def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> tuple[ColumnBatch, Any]:
             import pyarrow as pa
 
             if given.is_keyed or given.is_timed or is_watched:  # whose rows keep their columns when called one by one
-                check_held(given.columns)
+                check_held(columns)
                 whole = given
             else:
-                whole = given.with_columns(in_python_types(given.columns), computed=True)
-            flags = truths(traced.tree, given.columns)
+                whole = given.with_columns(in_python_types(columns), form=given.form, computed=True)
+            flags = truths(traced.tree, columns)
             return whole if flags.all() else whole.take(pa.array(flags.nonzero()[0])), flags
 
         found = self._computed(
@@ -128,23 +138,28 @@ class CompiledFunction:
     def _computed(
         self,
         batch: Batch,
-        compute: Callable[[Traced, ColumnBatch], Any],
+        compute: Callable[[Traced, ColumnBatch, pa.RecordBatch], Any],
         pick: Callable[[Any, pa.Array], list[Any]],
         *,
         of: Callable[[Any], Any] = lambda value: value,
         takes_none: bool = True,
+        why_not: Callable[[Tree], str | None] = lambda tree: None,
     ) -> Any:
-        """Return what ``compute`` makes of ``batch``; ``pick`` takes from it what `of` the function's results is."""
-        if self.why_not is not None or not isinstance(batch, ColumnBatch) or batch.form is not DICTS:
+        """Return what ``compute`` makes of ``batch``; ``pick`` takes from it what `of` the function's results is.
+
+        ``why_not`` says of a function's tree why this is never possible.
+        """
+        if self.why_not is not None or not isinstance(batch, ColumnBatch) or batch.form not in (DICTS, SCALAR):
             return None
         if not len(batch) or (batch.rows_made and not self._context.checked):
             return None
-        variant = self._variant(batch.columns)
+        columns = self._arguments(batch)
+        variant = None if columns is None else self._variant(columns, batch.form is SCALAR, why_not)
         traced = None if variant is None else variant.traced
-        if variant is None or traced is None or (traced.may_be_none and not takes_none):
+        if columns is None or variant is None or traced is None or (traced.may_be_none and not takes_none):
             return None
         try:
-            found = compute(traced, batch)
+            found = compute(traced, batch, columns)
             is_same = self._agrees(variant, batch, found, pick, of)
         except Exception:  # Unproven, or an error of Arrow
             variant.failed()
@@ -155,19 +170,36 @@ class CompiledFunction:
         variant.patience = min(variant.patience + 1, _PATIENCE)
         return found
 
-    def _variant(self, columns: pa.RecordBatch) -> _Variant | None:
+    def _arguments(self, batch: ColumnBatch) -> pa.RecordBatch | None:
+        """Return what the function takes as columns; None if the keys are none."""
+        import pyarrow as pa
+
+        columns = batch.columns
+        if not self._with_key:
+            return columns
+        key = batch.key_column
+        if key is None or kind_in_python(key.type) == "other":
+            return None
+        return pa.RecordBatch.from_arrays([*columns.columns, key], names=[*columns.schema.names, KEY])
+
+    def _variant(
+        self, columns: pa.RecordBatch, is_scalar: bool, why_not: Callable[[Tree], str | None]
+    ) -> _Variant | None:
         names = columns.schema.names
         self._nullable |= {name for name, column in zip(names, columns.columns, strict=True) if _has_null(column)}
-        of = (columns.schema, self._nullable)
+        of = (columns.schema, self._nullable, is_scalar)
         variant = self._variants.get(of)
         if variant is None:
             if len(self._variants) == _VARIANTS_MAX:
                 self._variants.clear()
             made: Traced | str = "two columns have the same name"
             if len(set(names)) == len(names):
-                made = trace(self._function, kinds_of(columns.schema), self._nullable)
-            variant = _Variant(None, made) if isinstance(made, str) else _Variant(made)
-            self._variants[of] = variant
+                kinds = kinds_of(columns.schema)
+                key = kinds.pop(KEY) if self._with_key else None
+                made = trace(self._function, kinds, self._nullable, is_scalar=is_scalar, key=key)
+            if isinstance(made, Traced):
+                made = why_not(made.tree) or made
+            self._variants[of] = variant = _Variant(None, made) if isinstance(made, str) else _Variant(made)
         if variant.traced is not None and not variant.traced.outside.is_same:
             self._variants.clear()
             self.why_not = "reads something that has changed"
@@ -188,9 +220,10 @@ class CompiledFunction:
         rows = pa.array(self._rows_to_compare(variant, len(batch)), pa.int64())
         if not len(rows):
             return True
-        values = batch.take(rows).values
+        some = batch.take(rows)
         try:
-            expected = repr([of(self._function(value)) for value in values])
+            arguments = [some.keys or (), some.values] if self._with_key else [some.values]
+            expected = repr(list(map(of, map(self._function, *arguments))))
         except Exception:
             return False
         return repr(pick(found, rows)) == expected  # it shows the types of plain values, NaN and the sign of 0.0

@@ -82,7 +82,7 @@ class KeyBy(Operator):
                 self._none_watch.counted(len(series), series.null_count())
             out.send(batch.with_key_column(series))
             return True
-        column = self._compiled.keys(batch) if self._column is None else batch.column(self._column)
+        column = self._compiled.column(batch) if self._column is None else batch.column(self._column)
         self.takes_columns = self._column is not None or column is not None
         if column is None:
             return False

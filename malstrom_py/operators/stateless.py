@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, Epoch
+from malstrom_py.data.row_form import SCALAR
 from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
@@ -36,6 +37,9 @@ class Map(Operator):
     def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
         return (options["fn"],)
 
+    with_key = False
+    """Whether the function takes the key, too."""
+
     def __init__(self, context: StepContext, *, fn: Callable[..., Any], compiles: bool = True) -> None:
         from malstrom_py.operators.compiled import CompiledFunction  # a job is defined without it
 
@@ -43,19 +47,23 @@ class Map(Operator):
         self._fn = fn
         self._failures = ErrorPolicy(context)
         self.watch = self._none_watch = NoneWatch(context, fn, "the new value")
-        self._compiled = CompiledFunction(context, fn, compiles=compiles)
+        self._compiled = CompiledFunction(context, fn, compiles=compiles, with_key=self.with_key)
         self.takes_columns = self._compiled.takes_columns
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         made = self._compiled.values(batch)
         self.takes_columns = made is not None  # whole batches are for columns only
-        if made is not None:
-            self._none_watch.right()  # they are dicts
-            out.send(made)
+        if made is None:
+            batch, results = self._called(batch, out)
+            self._none_watch.results(results)
+            out.send(batch.with_values(results))
             return
-        batch, results = call_each(self._fn, batch, self._failures, out)
-        self._none_watch.results(results)
-        out.send(batch.with_values(results))
+        if self._none_watch.active:
+            self._none_watch.counted(len(made), made.columns.column(0).null_count if made.form is SCALAR else 0)
+        out.send(made)
+
+    def _called(self, batch: Batch, out: Outlet) -> tuple[Batch, list[Any]]:
+        return call_each(self._fn, batch, self._failures, out)
 
 
 class MapWithKey(Map):
@@ -69,27 +77,20 @@ class MapWithKey(Map):
     [{'word': 'ant', 'n': 1}, {'word': 'bee', 'n': 2}]
     """
 
+    with_key = True
+
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["fn"], 1)
 
-    @classmethod
-    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
-        return ()
-
-    def __init__(self, context: StepContext, *, fn: Callable[..., Any]) -> None:
-        super().__init__(context, fn=fn, compiles=False)
-
-    def on_batch(self, batch: Batch, out: Outlet) -> None:
+    def _called(self, batch: Batch, out: Outlet) -> tuple[Batch, list[Any]]:
         keys = iter(keys_of(batch, self.context.step))
 
         def loop(fn: Callable[..., Any], values: Iterable[Any], results: list[Any]) -> None:
             for value, key in zip(values, keys, strict=False):
                 results.append(fn(key, value))
 
-        batch, results = call_each(self._fn, batch, self._failures, out, loop=loop)
-        self._none_watch.results(results)
-        out.send(batch.with_values(results))
+        return call_each(self._fn, batch, self._failures, out, loop=loop)
 
 
 class Filter(Operator):

@@ -12,8 +12,8 @@ from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.traced.in_python import Unproven, in_python_type, kind_in_python
-from malstrom_py.traced.nodes import Failing, Kind, Node, Result, Tree, leaves
-from malstrom_py.traced.proxies import KINDS
+from malstrom_py.traced.nodes import Failing, Kind, Node, Result, Tree
+from malstrom_py.traced.returned import fields_returned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,33 +58,19 @@ def truths(tree: Tree, columns: pa.RecordBatch) -> Array:
     return flags
 
 
-def results(tree: Tree, columns: pa.RecordBatch) -> dict[str, pa.Array] | pa.Array:
-    """Return what the function returns for each row: an array, or one per field of its dicts. Raises `Unproven`."""
-    # Of all paths, also those that no row takes: so that the type of a field never depends on where batches are cut.
-    values = [leaf.value for leaf in leaves(tree) if isinstance(leaf, Result)]
+def results(tree: Tree, columns: pa.RecordBatch) -> pa.RecordBatch:
+    """Return what the function returns for each row: a column per field of its dicts, or ``value``, the only one.
+
+    `why_no_columns` is None for ``tree``. Raises `Unproven`.
+    """
+    import pyarrow as pa
+
     ends = _leaves(tree, _Rows(columns))
-    if not any(isinstance(value, dict) for value in values):
-        _check_alike(values)
-        return _joined([(rows, rows.column_of(value)) for rows, value in ends])
-    names = list(values[0] or ())
-    if not names or any(not isinstance(value, dict) or list(value) != names for value in values):
-        raise Unproven
-    for name in names:
-        _check_alike([value[name] for value in values])
-    return {name: _joined([(rows, rows.column_of(value[name])) for rows, value in ends]) for name in names}
-
-
-def _check_alike(values: Sequence[Any]) -> None:
-    """Raise `Unproven` if values of paths are of several kinds, or of none."""
-    kinds = {_result_kind(value) for value in values if value is not None}
-    if len(kinds) != 1 or None in kinds:
-        raise Unproven
-
-
-def _result_kind(value: Any) -> Any:
-    if not isinstance(value, Node):
-        return KINDS.get(type(value))
-    return value if value.kind == "other" else value.kind
+    names = fields_returned(tree)
+    if names is None:
+        names, ends = ["value"], [(rows, {"value": value}) for rows, value in ends]
+    arrays = [_joined([(rows, rows.column_of(value[name])) for rows, value in ends]) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
 def _leaves(tree: Tree, rows: _Rows) -> list[tuple[_Rows, Any]]:

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from malstrom_py.traced.nodes import Choice, Failing, Kind, Node, NoFields, NotTraceable, Result, Tree, leaves
-from malstrom_py.traced.proxies import KINDS, OVERLAY, Row, Table, Value, replaced
+from malstrom_py.traced.proxies import KINDS, OVERLAY, Row, Table, Value, field_of, replaced
 from malstrom_py.traced.purity import Checking, Impure, Outside
+
+KEY: Final = "\0key"
+"""The field of the keys; no row has it."""
 
 _PATHS_MAX: Final = 100
 _RISKY: Final = frozenset({"truediv", "floordiv", "mod", "int"})
@@ -42,10 +45,14 @@ def trace(
     function: Callable[[Any], Any],
     kinds: Mapping[str, Kind],
     nullable: frozenset[str] = frozenset(),
+    *,
+    is_scalar: bool = False,
+    key: Kind | None = None,
 ) -> Traced | str:
     """Return what ``function`` computes from a row with ``kinds`` of fields; a text says why that cannot be known.
 
-    ``nullable``: the fields that may be None.
+    ``nullable``: the fields that may be None. ``is_scalar``: the argument is the only field of its row, ``value``.
+    ``key``: of what kind the keys are, which are the first argument; they are the field `KEY`.
 
     >>> traced = trace(lambda row: row["price"] * 2 if row["price"] > 3 else None, {"price": "int"})
     >>> traced.tree.test.operation, traced.tree.yes.value.operation, traced.tree.no.value
@@ -56,7 +63,7 @@ def trace(
     checking = Checking(replaced, OVERLAY)
     try:
         own = checking.checked(function)
-        paths = _Paths(own, kinds, nullable, checking.outside)
+        paths = _Paths(own, kinds, nullable, checking.outside, is_scalar=is_scalar, key=key)
         tree = paths.explored([])
     except (Impure, NotTraceable) as refused:
         return refused.why
@@ -75,23 +82,47 @@ class _AnyFields(dict[str, Kind]):
         return "other"
 
 
+def why_impure(function: Callable[[Any], Any]) -> str | None:
+    """Return why ``function`` is never traced, with any rows."""
+    try:
+        Checking().checked(function)
+    except Impure as refused:
+        return refused.why
+    return None
+
+
 def why_never(function: Callable[[Any], Any]) -> str | None:
-    """Return why ``function`` is traced on rows of no kind, as far as that is known without rows.
+    """Return why ``function`` is traced on no rows and no plain values, as far as that is known without them.
 
     >>> why_never(lambda row: row["price"] * 2), why_never(lambda number: number * 2)
-    (None, 'uses the row otherwise than by its fields')
+    (None, None)
+    >>> why_never(lambda word: word[0])
+    'takes one character, or a slice that is not compiled'
     """
+    if (why := why_impure(function)) is not None:
+        return why
+    required = function.__code__.co_argcount - len(function.__defaults__ or ())
+    key: Kind | None = "other" if required > 1 else None
+    if _takes_fields(function, key):
+        return None
+    tried = [trace(function, {"value": kind}, is_scalar=True, key=None if key is None else kind) for kind in _SCALARS]
+    return None if any(isinstance(one, Traced) for one in tried) else str(tried[-1])
+
+
+_SCALARS: Final[Sequence[Kind]] = ("int", "float", "bool", "time", "date", "str")
+
+
+def _takes_fields(function: Callable[[Any], Any], key: Kind | None) -> bool:
+    """Whether ``function`` uses its row by its fields; the kinds of these may decide."""
     checking = Checking(replaced, OVERLAY)
+    own = checking.checked(function)
     try:
-        own = checking.checked(function)
-        own(Row(_Paths(own, _AnyFields(), frozenset(), checking.outside)))
-    except (Impure, NoFields) as refused:
-        return refused.why
-    except (AttributeError, TypeError):  # a row has nothing but fields
-        return NoFields().why
+        own(*_Paths(own, _AnyFields(), frozenset(), checking.outside, key=key).arguments())
+    except (NoFields, AttributeError, TypeError):  # a row has nothing but fields
+        return False
     except (NotTraceable, Exception):
-        """The kinds of the fields decide."""
-    return None
+        """The kinds decide."""
+    return True
 
 
 class _Paths:
@@ -103,8 +134,13 @@ class _Paths:
         kinds: Mapping[str, Kind],
         nullable: frozenset[str],
         outside: Outside,
+        *,
+        is_scalar: bool = False,
+        key: Kind | None = None,
     ) -> None:
         self._function = function
+        self._is_scalar = is_scalar
+        self._key: Kind | None = key
         self.kinds = kinds
         self.nullable = nullable
         self.outside = outside
@@ -124,7 +160,7 @@ class _Paths:
         self._given, self._tests, self._answers, self._risky = answers, [], {}, {}
         tree: Tree
         try:
-            tree = Result(_result(self._function(Row(self))), tuple(self._risky))
+            tree = Result(_result(self._function(*self.arguments())), tuple(self._risky))
         except (RecursionError, MemoryError):
             raise NotTraceable("calls itself") from None
         except Exception:
@@ -134,6 +170,11 @@ class _Paths:
             others = [*answers, *([True] * (place - len(answers))), False]
             tree = self._chosen(tests[place], tree, self.explored(others))
         return tree
+
+    def arguments(self) -> list[Any]:
+        """Return what the function is called with."""
+        value = field_of("value", self) if self._is_scalar else Row(self)
+        return [value] if self._key is None else [field_of(KEY, self), value]
 
     def _chosen(self, test: Node, yes: Tree, no: Tree) -> Tree:
         """Return a choice; a test itself if it is the result, and one test for a value among several constants."""
@@ -157,6 +198,8 @@ class _Paths:
     def read(self, name: str) -> Node:
         """Return the node of a field, which the function reads."""
         self.fields.add(name)
+        if name == KEY and self._key is not None:
+            return self.node("field", (name,), self._key)
         return self.node("field", (name,), self.kinds[name])
 
     def node(self, operation: str, arguments: tuple[Any, ...], kind: Kind) -> Node:

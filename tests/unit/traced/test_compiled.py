@@ -23,7 +23,7 @@ from malstrom_py.operators import compiled
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.compiled import CompiledFunction
 from malstrom_py.operators.key_by import KeyBy
-from malstrom_py.operators.stateless import Filter, Map
+from malstrom_py.operators.stateless import Filter, Map, MapWithKey
 from malstrom_py.traced.in_python import check_held
 from malstrom_py.traced.tracing import why_never
 from tests.unit.operators.stepping import Stepped
@@ -80,6 +80,81 @@ def test_steps_send_columns() -> None:
         assert isinstance(sent, ColumnBatch)
         assert not sent.rows_made
     assert not given.rows_made
+
+
+VALUES: dict[str, Callable[[Any], Any]] = {
+    "numbers": lambda stream: stream.map("x", lambda r: r["i"] * 2),
+    "numbers of numbers": lambda stream: stream.map("x", lambda r: r["i"] * 2).map("y", lambda n: n + 0.5),
+    "text or None": lambda stream: stream.map("x", lambda r: r["d"] if r["i"] > 1 else None),
+    "some": lambda stream: stream.map("x", lambda r: r["i"]).filter("y", lambda n: n > 1),
+    "rows of values": lambda stream: stream.map("x", lambda r: r["f"]).map("y", lambda f: {"f": f, "g": f is None}),
+    "keys": lambda stream: (
+        stream.map("x", lambda r: r["i"]).key_by("y", lambda n: n % 2).map_with_key("z", lambda k, n: {"k": k, "n": n})
+    ),
+    "sums": lambda stream: (
+        stream.map("x", lambda r: r["i"])
+        .key_by("y", lambda n: n % 2)
+        .sum("sum")
+        .filter("some", lambda n: n > 1)
+        .final()
+        .map_with_key("z", lambda k, n: {"k": k, "n": n})
+    ),
+    "keys and rows": lambda stream: (
+        stream.map("x", lambda r: {"i": r["i"], "f": r["f"]})
+        .key_by("y", lambda r: r["i"])
+        .map_with_key("z", lambda k, r: {**r, "k": k + r["i"]})
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_that_are_no_rows_are_columns_too(name: str, tmp_path: Path) -> None:
+    columns = {key: column for key, column in NARROW.items() if key != "n"}
+    by_columns = written(VALUES[name], columns, tmp_path / "a", compile=True)
+    by_rows = written(VALUES[name], columns, tmp_path / "b", compile=False)
+    assert by_columns.schema.types == by_rows.schema.types
+    assert by_columns.equals(by_rows)
+
+
+def test_no_row_is_made_of_values_that_are_no_rows() -> None:
+    (numbers,) = Stepped(partial(Map, fn=lambda r: r["i"] * 2)).push(batch_of(i=[1, 2])).batches()
+    assert isinstance(numbers, ColumnBatch)
+    (large,) = Stepped(partial(Filter, predicate=lambda n: n > 2)).push(numbers).batches()
+    (keyed,) = Stepped(partial(KeyBy, fn=lambda n: n)).push(large).batches()
+    (rows,) = Stepped(partial(MapWithKey, fn=lambda k, n: {"k": k, "n": n})).push(keyed).batches()
+    assert isinstance(rows, ColumnBatch)
+    assert isinstance(keyed, ColumnBatch)
+    assert not numbers.rows_made
+    assert not keyed.rows_made
+    assert not rows.rows_made
+    assert (numbers.values, rows.values) == ([2, 4], [{"k": 4, "n": 4}])
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda r: (r["i"], r["i"]), "returns a tuple, or a dict in a dict"),
+        (lambda r: {"x": {"y": r["i"]}}, "returns a tuple, or a dict in a dict"),
+        (lambda r: r["i"] if r["i"] > 1 else 0.5, "returns values of several types"),
+        (lambda r: {"x": r["i"]} if r["i"] > 1 else {}, "returns dicts of different fields"),
+        (lambda r: None, "returns nothing but None"),
+    ],
+)
+def test_what_is_no_column_is_not_computed_first(
+    function: Callable[[Any], Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "results", lambda *_: pytest.fail("computed"))
+    step = CompiledFunction(StepContext("test", "x"), function)
+    assert step.values(batch_of(i=[1, 2])) is None
+    (variant,) = step._variants.values()
+    assert variant.why_not.startswith(why)
+
+
+def test_none_as_a_result_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    stepped = Stepped(partial(Map, fn=lambda r: r["i"] if r["i"] < 0 else None))
+    with caplog.at_level(logging.WARNING):
+        stepped.push(batch_of(i=list(range(1000))))
+    assert "the first 1,000 results were None" in caplog.text
 
 
 def test_none_as_a_verdict_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -194,10 +269,12 @@ def test_the_first_job_of_a_user(tmp_path: Path) -> None:
 
 def test_why_a_function_is_not_compiled() -> None:
     assert why_never(lambda r: print(r)) == "calls print"  # noqa: PLW0108
-    for function in (lambda r: r["i"] > 1, lambda r: {**r, "s": r["s"].lower()}, lambda r: 1 if "i" in r else None):
-        assert why_never(function) is None
-    for function in (lambda r: r * 2, lambda r: r[0], lambda r: r == 3, lambda r: r.lower(), lambda r: -r):
-        assert why_never(function) == "uses the row otherwise than by its fields"
+    compiled: list[Callable[..., Any]] = [
+        *(lambda r: r["i"] > 1, lambda r: {**r, "s": r["s"].lower()}, lambda r: 1 if "i" in r else None),
+        *(lambda n: n * 2, lambda word: word.lower(), lambda k, n: {"k": k, "n": n}, lambda k, r: {**r, "k": k}),
+    ]
+    assert [why_never(function) for function in compiled] == [None] * len(compiled)
+    assert why_never(lambda word: word[0]) == "takes one character, or a slice that is not compiled"
     context = StepContext("test", "x")
     assert CompiledFunction(context, lambda r: r["i"] > 1, compiles=False).why_not == "compile=False"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,8 +19,9 @@ from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.errors import SinkError
 from malstrom_py.testing.exact import same
 from malstrom_py.traced.evaluation import results, truths
-from malstrom_py.traced.in_python import Unproven, kinds_of
-from malstrom_py.traced.tracing import trace
+from malstrom_py.traced.in_python import Unproven, kind_in_python, kinds_of
+from malstrom_py.traced.returned import fields_returned, why_no_columns
+from malstrom_py.traced.tracing import KEY, Traced, trace
 
 
 def moment(*parts: int) -> datetime:
@@ -57,7 +59,7 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
     nullable = draw(st.sets(st.sampled_from(sorted(COLUMNS)), max_size=2))
     columns = {
         name: pa.array(draw(st.lists(of | st.none() if name in nullable else of, min_size=size, max_size=size)), kind)
-        for name, (of, kind) in COLUMNS.items()
+        for name, (of, kind) in ((name, COLUMNS[name]) for name in draw(st.permutations(sorted(COLUMNS))))
     }
     if draw(st.booleans()):
         columns["s"] = within(columns["s"])
@@ -178,43 +180,68 @@ def deeper_conditions(number: Texts, text: Texts, condition: Texts) -> Texts:
 MOMENT = moment(1970, 1, 1) + timedelta(hours=5)
 
 
-def function_of(source: str) -> Callable[[Any], Any]:
+Arguments = Callable[[pa.RecordBatch], list[tuple[Any, ...]]]
+
+FORMS: dict[str, tuple[str, Arguments]] = {
+    "a row": ("r", lambda batch: [(row,) for row in batch.to_pylist()]),
+    "a value": ("v", lambda batch: [(value,) for value in batch.column(0).to_pylist()]),
+    "a key and a row": ("k, r", lambda batch: [(row["i"], row) for row in batch.to_pylist()]),
+    "a key and a value": ("k, v", lambda batch: [(value, value) for value in batch.column(0).to_pylist()]),
+}
+
+
+def function_of(source: str, form: str = "a row") -> Callable[..., Any]:
+    """Return a function of ``form``. Where that has a value, each field is this value; a key is the field ``i``."""
+    arguments = FORMS[form][0]
+    if "k" in arguments:
+        source = source.replace('r["i"]', "k", 1)
+    if "v" in arguments:
+        source = re.sub(r'r\["\w"\]|r\.get\("\w", 1\)', "v", source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ``is`` with a literal
         names = {"TABLE": TABLE, "NUMBERS": NUMBERS, "MOMENT": MOMENT}
-        made: Callable[[Any], Any] = eval(f"lambda r: {source}", names)
+        made: Callable[..., Any] = eval(f"lambda {arguments}: {source}", names)
     return made
 
 
-def rows_of(function: Callable[[Any], Any], batch: pa.RecordBatch) -> list[Any] | None:
+def rows_of(function: Callable[..., Any], batch: pa.RecordBatch, form: str) -> list[Any] | None:
     """Return the results of the rows; None if one raises."""
     try:
-        return [function(row) for row in batch.to_pylist()]
+        return [function(*arguments) for arguments in FORMS[form][1](batch)]
     except Exception:
         return None
 
 
+def traced_of(function: Callable[..., Any], batch: pa.RecordBatch, form: str) -> tuple[Traced | str, pa.RecordBatch]:
+    """Return what is known of ``function``, and the columns of its arguments."""
+    arguments, names, columns = FORMS[form][0], list(batch.schema.names), list(batch.columns)
+    if "v" in arguments:
+        names, columns = ["value"], columns[:1]
+    kinds = kinds_of(pa.RecordBatch.from_arrays(columns, names=names).schema)
+    key = None
+    if "k" in arguments:
+        column = columns[0] if "v" in arguments else batch.column("i")
+        names, columns, key = [*names, KEY], [*columns, column], kind_in_python(column.type)
+    given = pa.RecordBatch.from_arrays(columns, names=names)
+    nullable = frozenset(name for name in names if given.column(name).null_count)
+    return trace(function, kinds, nullable, is_scalar="v" in arguments, key=key), given
+
+
 def columns_of(
-    function: Callable[[Any], Any], batch: pa.RecordBatch
+    function: Callable[..., Any], batch: pa.RecordBatch, form: str
 ) -> tuple[pa.RecordBatch | None, bool, list[bool] | None]:
     """Return the results on columns, whether they are dicts, and whether each is true; None for what rows must do."""
-    nullable = frozenset(name for name in batch.schema.names if batch.column(name).null_count)
-    traced = trace(function, kinds_of(batch.schema), nullable)
+    traced, given = traced_of(function, batch, form)
     if isinstance(traced, str):
         return None, False, None
     values: pa.RecordBatch | None = None
-    is_dict = False
     flags: list[bool] | None = None
-    try:
-        found = results(traced.tree, batch)
-        is_dict = isinstance(found, dict)
-        columns = found if isinstance(found, dict) else {"value": found}
-        values = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    except (Unproven, pa.ArrowException):
-        pass
+    if why_no_columns(traced.tree) is None:
+        with suppress(Unproven, pa.ArrowException):
+            values = results(traced.tree, given)
     with suppress(Unproven, pa.ArrowException):
-        flags = truths(traced.tree, batch).tolist()
-    return values, is_dict, flags
+        flags = truths(traced.tree, given).tolist()
+    return values, fields_returned(traced.tree) is not None, flags
 
 
 def as_rows(values: pa.RecordBatch, expected: list[Any], is_dict: bool) -> bool:
@@ -223,19 +250,19 @@ def as_rows(values: pa.RecordBatch, expected: list[Any], is_dict: bool) -> bool:
     return same(values.to_pylist(), rows) and values.schema.types == RowColumns(SinkError).convert(rows).schema.types
 
 
-def holds(source: str, batch: pa.RecordBatch) -> bool:
-    function = function_of(source)
-    expected = rows_of(function, batch)
-    values, is_dict, flags = columns_of(function, batch)
+def holds(source: str, batch: pa.RecordBatch, form: str = "a row") -> bool:
+    function = function_of(source, form)
+    expected = rows_of(function, batch, form)
+    values, is_dict, flags = columns_of(function, batch, form)
     if values is not None and (expected is None or not as_rows(values, expected, is_dict)):
         return False
     return flags is None or (expected is not None and flags == list(map(bool, expected)))
 
 
 @settings(max_examples=int(os.environ.get("TRACED_EXAMPLES", "100")), deadline=None)
-@given(expressions(), batches())
-def test_columns_give_what_the_function_returns(source: str, batch: pa.RecordBatch) -> None:
-    assert holds(source, batch), source
+@given(expressions(), batches(), st.sampled_from([*FORMS, "a row", "a row"]))
+def test_columns_give_what_the_function_returns(source: str, batch: pa.RecordBatch, form: str) -> None:
+    assert holds(source, batch, form), (source, form)
 
 
 def test_texts_that_begin_within_their_buffer_are_changed_right() -> None:
@@ -243,6 +270,6 @@ def test_texts_that_begin_within_their_buffer_are_changed_right() -> None:
     batch = pa.RecordBatch.from_arrays([texts], names=["s"])
     for method in ("lower", "upper", "strip"):
         function = function_of(f'{{"x": r["s"].{method}() + "-"}}')
-        columns, _, _ = columns_of(function, batch)
+        columns, _, _ = columns_of(function, batch, "a row")
         assert columns is not None
-        assert columns.to_pylist() == rows_of(function, batch)
+        assert columns.to_pylist() == rows_of(function, batch, "a row")

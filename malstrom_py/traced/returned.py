@@ -1,0 +1,46 @@
+"""What a traced function returns: a column, columns of the fields of dicts, or what is neither."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from malstrom_py.traced.nodes import Node, Result, Tree, leaves
+from malstrom_py.traced.proxies import KINDS
+
+
+def fields_returned(tree: Tree) -> list[str] | None:
+    """Return the names of the fields of the dicts that the function returns; None if it returns none."""
+    found = next((value for value in _values(tree) if isinstance(value, dict)), None)
+    return None if found is None else list(found)
+
+
+def why_no_columns(tree: Tree) -> str | None:
+    """Return why what the function returns is never a column, or columns of the fields of its dicts."""
+    values, names = _values(tree), fields_returned(tree)
+    if names is None:
+        return _why_not_alike(values)
+    if not names or any(not isinstance(value, dict) or list(value) != names for value in values):
+        return "returns dicts of different fields, or of none, or values that are no dicts"
+    return next((why for name in names if (why := _why_not_alike([value[name] for value in values]))), None)
+
+
+def _values(tree: Tree) -> list[Any]:
+    # Of all paths, also those that no row takes: so that the type of a field never depends on where batches are cut.
+    return [leaf.value for leaf in leaves(tree) if isinstance(leaf, Result)]
+
+
+def _why_not_alike(values: Sequence[Any]) -> str | None:
+    """Return why values of all paths have no common type."""
+    kinds = {_result_kind(value) for value in values if value is not None}
+    if not kinds:
+        return "returns nothing but None"
+    if None in kinds:
+        return "returns a tuple, or a dict in a dict"
+    return "returns values of several types" if len(kinds) > 1 else None
+
+
+def _result_kind(value: Any) -> Any:
+    if not isinstance(value, Node):
+        return KINDS.get(type(value))
+    return value if value.kind == "other" else value.kind
