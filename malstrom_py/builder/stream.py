@@ -132,10 +132,11 @@ class StreamBuilder(Generic[K, V_co]):
         return self._same("filter", name, function, predicate, on_error=on_error)
 
     def filter_map(
-        self, name: str, fn: Callable[[V_co], W | None], *, on_error: OnError = "fail"
+        self, name: str, fn: Callable[[V_co], W | None], *, on_error: OnError = "fail", compile: bool = True
     ) -> StreamBuilder[K, W]:
         """Replace each value by ``fn(value)``, and drop the record where that is None."""
-        return self._then("filter_map", name, partial(FilterMap, fn=function_of(fn, name)), fn, on_error=on_error)
+        factory = partial(FilterMap, fn=function_of(fn, name), compiles=compile and self.job.compiles)
+        return self._then("filter_map", name, factory, fn, on_error=on_error)
 
     def flat_map(
         self, name: str, fn: Callable[[V_co], Iterable[W]], *, on_error: OnError = "fail"
@@ -176,10 +177,10 @@ class StreamBuilder(Generic[K, V_co]):
         return self._same("inspect_frontier", name, partial(InspectFrontier, fn=function_of(fn, name)), fn)
 
     def branch(
-        self, name: str, predicate: Callable[[V_co], object], *, on_error: OnError = "fail"
+        self, name: str, predicate: Callable[[V_co], object], *, on_error: OnError = "fail", compile: bool = True
     ) -> tuple[Self, Self]:
         """Return two streams: the records for whose value ``predicate`` is true, and the others."""
-        factory = partial(Branch, predicate=function_of(predicate, name))
+        factory = partial(Branch, predicate=function_of(predicate, name), compiles=compile and self.job.compiles)
         ports = (Port("yes"), Port("no"))
         ref = self._add("branch", name, factory, predicate, ports=ports, on_error=on_error)
         return stream_tuple("branch", (self._at(ref, 0), self._at(ref, 1)), ("yes", "no"))  # type: ignore[no-any-return]
@@ -292,7 +293,13 @@ class StreamBuilder(Generic[K, V_co]):
         return StreamBuilder(self.job, ref, traits)
 
     def assign_timestamps(
-        self, name: str, fn: Callable[[V_co], int | datetime] | str, *, unit: Unit = "ms", on_error: OnError = "fail"
+        self,
+        name: str,
+        fn: Callable[[V_co], int | datetime] | str,
+        *,
+        unit: Unit = "ms",
+        on_error: OnError = "fail",
+        compile: bool = True,
     ) -> Self:
         """Time each record by ``fn(value)`` or by a column: an int in ``unit`` (s, ms, us, ns) or aware datetime."""
         if self.traits.epochs:
@@ -301,7 +308,8 @@ class StreamBuilder(Generic[K, V_co]):
                 f"a watermark already passed: put assign_timestamps before it"
             )
         function, column = field_getter(fn, name), fn if isinstance(fn, str) else None
-        factory = partial(AssignTimestamps, fn=function, unit=check_unit(unit, name), column=column)
+        options: dict[str, Any] = {"column": column, "compiles": compile and self.job.compiles}
+        factory = partial(AssignTimestamps, fn=function, unit=check_unit(unit, name), **options)
         traits = replace(self.traits, unit=unit)
         return self._same("assign_timestamps", name, factory, function, traits=traits, on_error=on_error)
 

@@ -5,7 +5,7 @@ The executor merges the epochs of several inputs (minimum) and aligns their cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from malstrom_py.data.batch import Batch
@@ -33,12 +33,26 @@ class Branch(Operator):
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["predicate"], passes=True)
 
-    def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any]) -> None:
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        return (options["predicate"],)
+
+    def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any], compiles: bool = True) -> None:
+        from malstrom_py.operators.compiled import CompiledFunction  # a job is defined without it
+
         super().__init__(context)
         self._predicate = predicate
         self._failures = ErrorPolicy(context)
+        self._compiled = CompiledFunction(context, predicate, compiles=compiles)
+        self.takes_columns = self._compiled.takes_columns
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
+        parted = self._compiled.parted(batch)
+        self.takes_columns = parted is not None
+        if parted is not None:
+            for port, rows in zip((YES, NO), parted, strict=True):
+                out.send(rows, port)
+            return
         batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
         out.send(batch.compress(verdicts), YES)
         out.send(batch.compress([not verdict for verdict in verdicts]), NO)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -17,7 +18,7 @@ from malstrom_py.data.row_form import DICTS, SCALAR
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.first_rows import warn
-from malstrom_py.traced.evaluation import results, truths
+from malstrom_py.traced.evaluation import results, some_results, truths
 from malstrom_py.traced.in_python import check_held, in_python_types, kind_in_python, kinds_of
 from malstrom_py.traced.nodes import Tree
 from malstrom_py.traced.returned import fields_returned, why_no_columns
@@ -53,6 +54,21 @@ class _Variant:
         if self.patience < 0:
             self.traced = None
             self.why_not = "has values for which columns are not proven to give the same"
+
+
+def _where(batch: ColumnBatch, flags: Any) -> ColumnBatch:
+    import pyarrow as pa
+
+    return batch if flags.all() else batch.take(pa.array(flags.nonzero()[0]))
+
+
+def _picked(found: tuple[ColumnBatch, Any], rows: pa.Array) -> list[Any]:
+    """Return the results at ``rows`` of some results and their places; None where there is none."""
+    made, places = found
+    of = {place: number for number, place in enumerate(places.tolist())}
+    numbers = [of.get(row) for row in rows.to_pylist()]
+    values = iter(made.take([number for number in numbers if number is not None]).values)
+    return [None if number is None else next(values) for number in numbers]
 
 
 class CompiledFunction:
@@ -112,28 +128,53 @@ class CompiledFunction:
         )
         return made
 
-    def kept(self, batch: Batch, *, is_watched: bool = False) -> ColumnBatch | None:
-        """Return the rows for which the result is true. ``is_watched``: it matters whether it is None."""
+    def some(self, batch: Batch) -> ColumnBatch | None:
+        """Return the rows whose result is not None, with the results as values, which are dicts or plain values."""
 
         def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> tuple[ColumnBatch, Any]:
             import pyarrow as pa
 
-            if given.is_keyed or given.is_timed or is_watched:  # whose rows keep their columns when called one by one
-                check_held(columns)
-                whole = given
-            else:
-                whole = given.with_columns(in_python_types(columns), form=given.form, computed=True)
-            flags = truths(traced.tree, columns)
-            return whole if flags.all() else whole.take(pa.array(flags.nonzero()[0])), flags
+            check_held(columns.select(sorted(traced.fields)))
+            made, places = some_results(traced.tree, columns)
+            rows = given if len(places) == len(given) else given.take(pa.array(places))
+            form = SCALAR if fields_returned(traced.tree) is None else DICTS
+            return (rows if made is None else rows.with_columns(made, form=form, computed=True)), places
 
-        found = self._computed(
+        found = self._computed(batch, compute, _picked, why_not=partial(why_no_columns, without_none=True))
+        return None if found is None else found[0]
+
+    def kept(self, batch: Batch, *, is_watched: bool = False) -> ColumnBatch | None:
+        """Return the rows for which the result is true. ``is_watched``: it matters whether it is None."""
+        keeps_columns = is_watched or (isinstance(batch, ColumnBatch) and (batch.is_keyed or batch.is_timed))
+        found = self._flagged(batch, keeps_columns=keeps_columns, takes_none=not is_watched)
+        return None if found is None else _where(*found)
+
+    def parted(self, batch: Batch) -> tuple[ColumnBatch, ColumnBatch] | None:
+        """Return the rows for which the result is true, and the others."""
+        found = self._flagged(batch, keeps_columns=True)
+        return None if found is None else (_where(*found), _where(found[0], ~found[1]))
+
+    def _flagged(self, batch: Batch, *, keeps_columns: bool, takes_none: bool = True) -> tuple[ColumnBatch, Any] | None:
+        """Return ``batch``, and for which rows the result is true.
+
+        ``keeps_columns``: as rows with keys or times, which keep the types of their columns when called one by one.
+        """
+
+        def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> tuple[ColumnBatch, Any]:
+            if keeps_columns:
+                check_held(columns)
+            else:
+                given = given.with_columns(in_python_types(columns), form=given.form, computed=True)
+            return given, truths(traced.tree, columns)
+
+        found: tuple[ColumnBatch, Any] | None = self._computed(
             batch,
             compute,
             lambda found, rows: [bool(found[1][row]) for row in rows.to_pylist()],
             of=bool,
-            takes_none=not is_watched,
+            takes_none=takes_none,
         )
-        return None if found is None else found[0]
+        return found
 
     def _computed(
         self,

@@ -9,7 +9,7 @@ of the clock do not advance the epoch. T5: the maximum epoch comes from the sour
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +62,10 @@ class AssignTimestamps(Operator):
             return ColumnsRead(frozenset((column,)), passes=True)
         return read_by(options["fn"], passes=True)
 
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        return () if options.get("column") is not None else (options["fn"],)
+
     def __init__(
         self,
         context: StepContext,
@@ -69,23 +73,22 @@ class AssignTimestamps(Operator):
         fn: Callable[[Any], int | datetime],
         unit: Unit,
         column: str | None = None,
+        compiles: bool = True,
     ) -> None:
+        from malstrom_py.operators.compiled import CompiledFunction  # a job is defined without it
+
         super().__init__(context)
         self._column = column
-        self.takes_columns = column is not None
+        self._compiled = CompiledFunction(context, fn, compiles=compiles and column is None)
+        self.takes_columns = column is not None or self._compiled.takes_columns
         self._fn = fn
         self._unit: Unit = unit
         self._unit_watch = UnitWatch(context, fn, unit)
         self._failures = ErrorPolicy(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        if isinstance(batch, ColumnBatch) and (moments := batch.column(self._column)) is not None:
-            column = time_column(moments, self._unit)
-            if column is not None:
-                if self._unit_watch.active:
-                    self._look_at(moments, column)
-                out.send(batch.with_time_column(column))
-                return
+        if isinstance(batch, ColumnBatch) and self._send_columns(batch, out):
+            return
         batch, times = call_each(self._fn, batch, self._failures, out)
         span = self._span_of(times)
         if span is None:
@@ -93,6 +96,18 @@ class AssignTimestamps(Operator):
         elif self._unit_watch.active:
             self._unit_watch.looked_at(*span)
         out.send(batch.with_timestamps(times, span))
+
+    def _send_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
+        """Time ``batch`` by a column; False if there is none, or it has a moment that needs separate treatment."""
+        moments = self._compiled.column(batch) if self._column is None else batch.column(self._column)
+        column = None if moments is None else time_column(moments, self._unit)
+        self.takes_columns = self._column is not None or column is not None
+        if moments is None or column is None:
+            return False
+        if self._unit_watch.active:
+            self._look_at(moments, column)
+        out.send(batch.with_time_column(column))
+        return True
 
     def _look_at(self, moments: pa.Array, times: pa.Array) -> None:
         """Look at the first times in columns, if they are numbers."""

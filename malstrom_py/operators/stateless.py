@@ -151,14 +151,25 @@ class FilterMap(Operator):
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["fn"])
 
-    def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        return (options["fn"],)
+
+    def __init__(self, context: StepContext, *, fn: Callable[[Any], Any], compiles: bool = True) -> None:
+        from malstrom_py.operators.compiled import CompiledFunction
+
         super().__init__(context)
         self._fn = fn
         self._failures = ErrorPolicy(context)
+        self._compiled = CompiledFunction(context, fn, compiles=compiles)
+        self.takes_columns = self._compiled.takes_columns
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        batch, results = call_each(self._fn, batch, self._failures, out)
-        kept = batch.with_values(results).compress([result is not None for result in results])
+        kept: Batch | None = self._compiled.some(batch)
+        self.takes_columns = kept is not None
+        if kept is None:
+            batch, results = call_each(self._fn, batch, self._failures, out)
+            kept = batch.with_values(results).compress([result is not None for result in results])
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
 

@@ -63,10 +63,32 @@ def results(tree: Tree, columns: pa.RecordBatch) -> pa.RecordBatch:
 
     `why_no_columns` is None for ``tree``. Raises `Unproven`.
     """
+    return _in_columns(_leaves(tree, _Rows(columns)), fields_returned(tree))
+
+
+def some_results(tree: Tree, columns: pa.RecordBatch) -> tuple[pa.RecordBatch | None, Array]:
+    """Return the `results` that are not None, and the places of their rows; None instead of no results."""
+    import numpy as np
+
+    ends = [_present(rows, value) for rows, value in _leaves(tree, _Rows(columns))]
+    ends = [(rows, value) for rows, value in ends if value is not None and len(rows)]
+    if not ends:
+        return None, np.zeros(0, np.int64)
+    places = [np.arange(len(rows)) if rows.places is None else rows.places for rows, _ in ends]
+    return _in_columns(ends, fields_returned(tree)), np.sort(np.concatenate(places))
+
+
+def _present(rows: _Rows, value: Any) -> tuple[_Rows, Any]:
+    """Return those of ``rows`` in which ``value`` is not None."""
+    if not isinstance(value, Node) or value.operation != "field":
+        return rows, value
+    missing = rows.of(Node("null", value.arguments, "bool")).data
+    return (rows.where(~missing), value) if missing.any() else (rows, value)
+
+
+def _in_columns(ends: list[tuple[_Rows, Any]], names: list[str] | None) -> pa.RecordBatch:
     import pyarrow as pa
 
-    ends = _leaves(tree, _Rows(columns))
-    names = fields_returned(tree)
     if names is None:
         names, ends = ["value"], [(rows, {"value": value}) for rows, value in ends]
     arrays = [_joined([(rows, rows.column_of(value[name])) for rows, value in ends]) for name in names]
@@ -108,8 +130,9 @@ def _joined(parts: Sequence[tuple[_Rows, pa.Array | None]]) -> pa.Array:
     if len(parts) == 1:
         return in_python_type(columns[0])
     places = np.concatenate([rows.places for rows, _ in parts])
-    order = np.empty(len(places), np.int64)
+    order = np.full(int(places.max()) + 1, -1)
     order[places] = np.arange(len(places))
+    order = order[order >= 0]  # rows may be left out
     return in_python_type(pa.concat_arrays(columns).take(pa.array(order)))
 
 

@@ -15,9 +15,14 @@ def fields_returned(tree: Tree) -> list[str] | None:
     return None if found is None else list(found)
 
 
-def why_no_columns(tree: Tree) -> str | None:
-    """Return why what the function returns is never a column, or columns of the fields of its dicts."""
+def why_no_columns(tree: Tree, *, without_none: bool = False) -> str | None:
+    """Return why what the function returns is never a column, or columns of the fields of its dicts.
+
+    ``without_none``: results that are None are left out.
+    """
     values, names = _values(tree), fields_returned(tree)
+    if without_none:
+        values = [value for value in values if value is not None]
     if names is None:
         return _why_not_alike(values)
     if not names or any(not isinstance(value, dict) or list(value) != names for value in values):

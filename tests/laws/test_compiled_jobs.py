@@ -18,6 +18,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import agg, sinks, sources
+from malstrom_py.data.time import to_time
 from malstrom_py.operators.compiled import CompiledFunction
 
 Row = dict[str, Any]
@@ -56,6 +57,17 @@ FILTERS: Sequence[Callable[[Row], Any]] = (
     lambda r: r["o"] > 1,
     lambda r: not r["s"].startswith("a"),
 )
+FILTER_MAPS: Sequence[Callable[[Row], Row | None]] = (
+    lambda r: {**r, "n": r["m"]} if r["f"] > 0 else None,
+    lambda r: r if r["o"] else None,
+    lambda r: None if r["n"] < 0 else {**r, "n": 6 // r["m"], "o": None},
+)
+TIMES: Sequence[Callable[[Row], Any]] = (
+    lambda r: r["id"] * 10,
+    lambda r: r["n"],  # too early for some
+    lambda r: r["o"],  # None for some
+    lambda r: r["f"],
+)
 KEYS: Sequence[Callable[[Row], Any]] = (
     lambda r: r["s"],
     lambda r: r["n"] % 3,
@@ -65,6 +77,14 @@ KEYS: Sequence[Callable[[Row], Any]] = (
     lambda r: (r["s"], r["m"] % 2),
     lambda r: "all",
 )
+
+
+STEPS: dict[str, Sequence[Callable[[Row], Any]]] = {
+    "map": MAPS,
+    "filter": FILTERS,
+    "filter_map": FILTER_MAPS,
+    "assign_timestamps": TIMES,
+}
 
 
 class Chain(NamedTuple):
@@ -94,10 +114,8 @@ def drawn_rows(rng: random.Random) -> list[Row]:
 
 def drawn_chain(rng: random.Random) -> Chain:
     def some(most: int) -> list[tuple[str, Callable[[Row], Any]]]:
-        return [
-            ("map", rng.choice(MAPS)) if rng.random() < 0.6 else ("filter", rng.choice(FILTERS))
-            for _ in range(rng.randint(0, most))
-        ]
+        kinds = rng.choices([*STEPS], [6, 4, 2, 2], k=rng.randint(0, most))
+        return [(kind, rng.choice(STEPS[kind])) for kind in kinds]
 
     steps = [*some(3), ("key_by", rng.choice(KEYS)), *some(2)]
     return Chain(steps, rng.random() < 0.5, rng.choice(["skip", "dead-letter", "dead-letter"]))
@@ -162,14 +180,16 @@ def in_python(chain: Chain, rows: list[Row]) -> tuple[dict[Any, list[Row]], Coun
         for number, (step, function) in enumerate(chain.steps):
             try:
                 result = function(value)
-                if step == "filter" and not result:
+                if (step == "filter" and not result) or (step == "filter_map" and result is None):
                     break
+                if step == "assign_timestamps":
+                    to_time(result, "ms")
             except Exception as error:
                 letters[f"{step}-{number} {type(error).__name__} {value!r}"] += 1
                 break
             if step == "key_by":
                 key = result
-            elif step == "map":
+            elif step in ("map", "filter_map"):
                 value = result
         else:
             results[key].append(value)

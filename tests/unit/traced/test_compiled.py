@@ -21,9 +21,11 @@ from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import CodecError, InternalError, OperatorError
 from malstrom_py.operators import compiled
 from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.branching import Branch
 from malstrom_py.operators.compiled import CompiledFunction
+from malstrom_py.operators.event_time import AssignTimestamps
 from malstrom_py.operators.key_by import KeyBy
-from malstrom_py.operators.stateless import Filter, Map, MapWithKey
+from malstrom_py.operators.stateless import Filter, FilterMap, Map, MapWithKey
 from malstrom_py.traced.in_python import check_held
 from malstrom_py.traced.tracing import why_never
 from tests.unit.operators.stepping import Stepped
@@ -46,6 +48,13 @@ BUILDS: dict[str, Callable[[Any], Any]] = {
     "filter": lambda stream: stream.filter("x", lambda r: r["i"] > 1),
     "filter of timed rows": lambda stream: stream.assign_timestamps("at", "i").filter("x", lambda r: r["i"] > 1),
     "key_by": lambda stream: stream.key_by("x", lambda r: r["i"]),
+    "filter_map": lambda stream: stream.filter_map("x", lambda r: {"i": r["i"], "d": r["d"]} if r["i"] > 1 else None),
+    "filter_map to values": lambda stream: stream.filter_map("x", lambda r: r["f"]),
+    "filter_map of timed rows": lambda stream: stream.assign_timestamps("at", lambda r: r["i"]).filter_map(
+        "x", lambda r: None if r["i"] == 2 else r
+    ),
+    "branch": lambda stream: stream.branch("x", lambda r: r["i"] > 1)[0],
+    "branch, the others": lambda stream: stream.branch("x", lambda r: r["f"])[1],
 }
 
 
@@ -75,11 +84,47 @@ def test_steps_send_columns() -> None:
         partial(Map, fn=lambda r: {"i": r["i"] * 908 // 1000}),
         partial(Filter, predicate=lambda r: r["i"] > 1),
         partial(KeyBy, fn=lambda r: r["s"]),
+        partial(FilterMap, fn=lambda r: {"i": r["i"]} if r["i"] > 1 else None),
+        partial(Branch, predicate=lambda r: r["i"] > 1),
+        partial(AssignTimestamps, fn=lambda r: r["i"] * 1000, unit="ms"),
     ):
-        (sent,) = Stepped(step).push(given).batches()
+        sent = Stepped(step, ports=2).push(given).batches()[0]
         assert isinstance(sent, ColumnBatch)
         assert not sent.rows_made
     assert not given.rows_made
+
+
+@pytest.mark.parametrize(
+    ("function", "times"),
+    [
+        (lambda r: r["i"] * 10, [10, 20]),
+        (lambda r: r["z"], [5, 6]),
+        (lambda r: r["z"] if r["i"] > 1 else r["i"], [1, 6]),
+    ],
+)
+def test_times_of_functions_are_those_of_rows(function: Callable[[Any], Any], times: list[int]) -> None:
+    given = batch_of(i=[1, 2], z=pa.array([5, 6], pa.timestamp("ms", "UTC")))
+    stepped = Stepped(partial(AssignTimestamps, fn=function, unit="ms")).push(given)
+    assert stepped.batches()[0].timestamps == times
+
+
+def test_a_time_that_is_none_is_the_error_of_rows() -> None:
+    with pytest.raises(OperatorError, match="the timestamp is None"):
+        Stepped(partial(AssignTimestamps, fn=lambda r: r["i"], unit="ms")).push(batch_of(i=[1, None]))
+
+
+def test_branches_divide_and_count_nothing_twice() -> None:
+    stepped = Stepped(partial(Branch, predicate=lambda r: r["i"] % 2), ports=2).push(batch_of(i=[1, 2, 3]))
+    assert [batch.values for batch in stepped.batches(0)] == [[{"i": 1}, {"i": 3}]]
+    assert [batch.values for batch in stepped.batches(1)] == [[{"i": 2}]]
+
+
+def test_filter_map_counts_what_it_drops() -> None:
+    stepped = Stepped(partial(FilterMap, fn=lambda r: {"j": r["i"]} if r["i"] > 1 else None))
+    stepped.push(batch_of(i=[1, 2, 3]), batch_of(i=[0, 0]), batch_of(i=[4]))
+    assert stepped.values() == [{"j": 2}, {"j": 3}, {"j": 4}]
+    assert stepped.operator.counters.filtered == 3
+    assert all(isinstance(batch, ColumnBatch) for batch in stepped.batches())
 
 
 VALUES: dict[str, Callable[[Any], Any]] = {

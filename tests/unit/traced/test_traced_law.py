@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.errors import SinkError
 from malstrom_py.testing.exact import same
-from malstrom_py.traced.evaluation import results, truths
+from malstrom_py.traced.evaluation import results, some_results, truths
 from malstrom_py.traced.in_python import Unproven, kind_in_python, kinds_of
 from malstrom_py.traced.returned import fields_returned, why_no_columns
 from malstrom_py.traced.tracing import KEY, Traced, trace
@@ -108,6 +108,7 @@ def expressions() -> Texts:
         st.builds('{{"x": {}, "y": {}}}'.format, anything, anything),
         st.builds('{{**r, "i": {}}}'.format, anything),
         st.builds('{{"x": {}}} if {} else {{"x": {}}}'.format, anything, conditions, anything),
+        st.builds('{{"x": {}}} if {} else {{"x": {}}} if {} else None'.format, *[anything, conditions] * 2),
         st.builds("{} if {} else None".format, anything, conditions),
     )
 
@@ -250,11 +251,30 @@ def as_rows(values: pa.RecordBatch, expected: list[Any], is_dict: bool) -> bool:
     return same(values.to_pylist(), rows) and values.schema.types == RowColumns(SinkError).convert(rows).schema.types
 
 
+def holds_without_none(
+    function: Callable[..., Any], expected: list[Any] | None, batch: pa.RecordBatch, form: str
+) -> bool:
+    """Whether the results that are not None are right where None is left out."""
+    traced, given = traced_of(function, batch, form)
+    if isinstance(traced, str) or why_no_columns(traced.tree, without_none=True) is not None:
+        return True
+    try:
+        values, places = some_results(traced.tree, given)
+    except (Unproven, pa.ArrowException):
+        return True
+    if expected is None or places.tolist() != [place for place, one in enumerate(expected) if one is not None]:
+        return False
+    some = [one for one in expected if one is not None]
+    return not some if values is None else as_rows(values, some, fields_returned(traced.tree) is not None)
+
+
 def holds(source: str, batch: pa.RecordBatch, form: str = "a row") -> bool:
     function = function_of(source, form)
     expected = rows_of(function, batch, form)
     values, is_dict, flags = columns_of(function, batch, form)
     if values is not None and (expected is None or not as_rows(values, expected, is_dict)):
+        return False
+    if not holds_without_none(function, expected, batch, form):
         return False
     return flags is None or (expected is not None and flags == list(map(bool, expected)))
 
