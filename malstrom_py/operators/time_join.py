@@ -22,10 +22,10 @@ from malstrom_py.operators.join import How, Pair, pair_of
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
 from malstrom_py.operators.unmatched import Unmatched
 from malstrom_py.state.group_index import NotColumnar
-from malstrom_py.state.interval_rows import LAST, IntervalRows, Joined, interval_state
 from malstrom_py.state.join_image import Kind, one_key_column, plain_key, records_of
 from malstrom_py.state.join_rows import Record
 from malstrom_py.state.kept_rows import Block, one_block, values_at, values_of
+from malstrom_py.state.time_join_rows import LAST, AsofRows, Decided, IntervalRows, Joined, asof_state, interval_state
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -355,16 +355,50 @@ class AsofJoin(TimeJoin):
     [Pair(left=3, right=None), Pair(left=12, right=10), Pair(left=30, right=28)]
     """
 
+    takes_columns = True
+
     def __init__(self, context: StepContext, *, direction: Direction, tolerance: int | None, keeps: bool) -> None:
         super().__init__(context)
         self._back, self._ahead = direction != "forward", direction != "backward"
         self._tolerance = MAX_EPOCH if tolerance is None else tolerance
         self._keeps = keeps
+        where = self._back, self._ahead, self._tolerance
+        self._no_rows = self.state.arrays = partial(AsofRows, *where, weakly(self.tracks))
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
+        self.unmatched.arrived(side, batch)
+        if in_arrays(self.state, batch, partial(self._add_columns, side)) is None:
+            self._add_rows(side, batch)
+
+    def _add_columns(self, side: int, batch: ColumnBatch) -> bool:
+        values = self.state.values
+        rows = values if isinstance(values, AsofRows) else self._no_rows()
+        if rows is not values and values:
+            raise NotColumnar("states of rows")
+        rows.add(side, batch)
+        self.state.values = rows
+        return True
+
+    def end_columns(self, reached: int, out: Outlet) -> bool:
+        rows = self.state.values
+        if not isinstance(rows, AsofRows):
+            return False
+        try:
+            decided, paired, alone = rows.decide(reached, keeps=self._keeps)
+        except NotColumnar:
+            self.state.to_rows()
+            return False
+        if paired:
+            self.unmatched.right()
+        if alone:
+            (self.unmatched.mistaken if self._keeps else self.unmatched.dropped)(alone)
+        if decided is not None:
+            out.send(_pairs_decided(decided))
+        return True
+
+    def _add_rows(self, side: int, batch: Batch) -> None:
         keys = keys_of(batch, self.context.step)
         self.changes(keys)
-        self.unmatched.arrived(side, batch)
         states = self.state.values
         for key, value, time in zip(keys, batch.values, batch.timestamps or (), strict=True):
             state = states.get(key)
@@ -440,3 +474,14 @@ class AsofJoin(TimeJoin):
 
     def empty(self, state: list[Any]) -> bool:
         return not state[0] and not state[2]
+
+    def state_of(self, records: Iterable[Record]) -> list[Any]:
+        return asof_state(records)
+
+
+def _pairs_decided(decided: Decided) -> ColumnBatch:
+    import pyarrow as pa
+
+    left, times, partners = decided
+    columns = pa.RecordBatch.from_arrays([left.values(), partners], ["left", "right"])
+    return ColumnBatch(columns, key_column=left.batch.key_column, time_column=pa.array(times), form=form_of(Pair))

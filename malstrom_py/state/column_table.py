@@ -122,12 +122,7 @@ class ColumnTable(JoinRows):
 
     def _values(self, places: Array) -> pa.Array:
         """Return values by their numbers, null for -1."""
-        import pyarrow as pa
-
-        kept = self.sides[1]
-        if kept.blocks:
-            return kept.gather(places)
-        return pa.nulls(len(places)) if kept.kind is None else pa.nulls(len(places), pa.struct(kept.kind.schema))
+        return self.sides[1].gather(places)
 
     def end_waiting(self) -> Pairs | None:
         """Return the rows that still wait, with None."""

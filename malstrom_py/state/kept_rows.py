@@ -169,20 +169,27 @@ class KeptRows:
     def gather(self, numbers: Array) -> pa.Array:
         """Return the values of the rows whose moments are ``numbers``, null for -1. Moments ascend by 1 in a block."""
         import numpy as np
+
+        if not self.blocks:
+            return values_at(None, self.kind, numbers)
+        firsts = np.array([int(block.moments[0]) for block in self.blocks])
+        which = np.where(numbers < 0, -1, np.searchsorted(firsts, numbers, side="right") - 1)
+        return self.picked(which, numbers - firsts[which])
+
+    def picked(self, which: Array, places: Array) -> pa.Array:
+        """Return the values of the rows at indices of blocks, null where the number of the block is -1."""
+        import numpy as np
         import pyarrow as pa
 
         blocks = self.blocks
-        absent = numbers < 0
-        firsts = np.array([int(block.moments[0]) for block in blocks])
-        if len(blocks) == 1:
-            return blocks[0].values().take(pa.array(numbers - firsts[0], mask=absent))
-        which = np.searchsorted(firsts, numbers, side="right") - 1
+        if len(blocks) <= 1:
+            return values_at(blocks[0] if blocks else None, self.kind, np.where(which < 0, -1, places))
         values = blocks[0].values()
-        parts, rows, taken = [pa.nulls(1, values.type)], np.zeros(len(numbers), np.int64), 1
-        for place, block in enumerate(blocks):
-            here = ((which == place) & ~absent).nonzero()[0]
+        parts, rows, taken = [pa.nulls(1, values.type)], np.zeros(len(which), np.int64), 1
+        for number, block in enumerate(blocks):
+            here = (which == number).nonzero()[0]
             if len(here):
-                parts.append(block.values().take(pa.array(numbers[here] - firsts[place])))
+                parts.append(block.values().take(pa.array(places[here])))
                 rows[here] = np.arange(taken, taken + len(here))
                 taken += len(here)
         return pa.concat_arrays(parts).take(pa.array(rows))

@@ -85,6 +85,29 @@ class TimedRows(KeptRows):
                 found.append(Found(block, queries, places))
         return found
 
+    def nearest(self, ids: Array, times: Array, size: int, *, back: bool) -> tuple[Array, Array, Array]:
+        """Return the time of the last row of an id at or before a time, or else of the first at or after it.
+
+        Also its block, -1 if there is none, and its index. ``size`` as of `find`; no row may be gone.
+        """
+        import numpy as np
+
+        best, which, places = times.copy(), np.full(len(ids), -1), np.zeros(len(ids), np.int64)
+        for number, block in enumerate(self.blocks):
+            first, last = span_of(block)
+            codes, order, width = _in_order(block, size)
+            bounds = _between(times + 1 if back else times, first, last + 1) - first
+            at = codes.searchsorted(ids * np.int64(width) + bounds) - back
+            inside = (at >= 0) & (at < len(codes))
+            place = order[np.where(inside, at, 0)]
+            moments = block.moments[place] >> 2
+            there = inside & (block.ids[place] == ids) & (moments <= times if back else moments >= times)
+            there &= (which < 0) | (moments >= best if back else moments < best)
+            best, which, places = (
+                np.where(there, new, old) for new, old in ((moments, best), (number, which), (place, places))
+            )
+        return best, which, places
+
     def end(self, limit: int) -> list[tuple[Block, Array]]:
         """Let the rows up to a time be gone; return them, as blocks and indices of those that were not yet."""
         import numpy as np
@@ -104,6 +127,17 @@ class TimedRows(KeptRows):
                 left.append(_without_gone(block) if 2 * block.known["passed"] > len(block.ids) else block)
         self.blocks = left
         return ended
+
+    def shrink(self) -> None:
+        """Drop the rows that are gone from the blocks of which they are most."""
+        self.blocks = [block for block in map(_shrunk, self.blocks) if len(block.ids)]
+
+
+def _shrunk(block: Block) -> Block:
+    """Return a block without the rows that are gone, if they are most."""
+    import numpy as np
+
+    return _without_gone(block) if 2 * np.count_nonzero(block.moments & GONE) > len(block.ids) else block
 
 
 def near_times(batch: ColumnBatch) -> Array:

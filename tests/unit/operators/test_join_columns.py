@@ -18,8 +18,8 @@ from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.data.row_form import DICTS, SCALAR
 from malstrom_py.operators.join import Pair
 from malstrom_py.state.column_table import ColumnTable
-from malstrom_py.state.interval_rows import IntervalRows
 from malstrom_py.state.join_panes import JoinPanes
+from malstrom_py.state.time_join_rows import TimeJoinRows
 from malstrom_py.testing import OperatorTester
 
 Row = tuple[Any, Any, int]
@@ -65,6 +65,10 @@ def near(how: Any) -> Any:
     return lambda a, b: a.join_interval("join", b, lower=-2, upper=3, how=how)
 
 
+def as_of(**options: Any) -> Any:
+    return lambda a, b: a.join_asof("join", b, **options)
+
+
 class Run:
     """One tester after another, with all messages that they have sent, by key."""
 
@@ -106,9 +110,9 @@ class Run:
         return panes
 
     @property
-    def times(self) -> IntervalRows:
+    def times(self) -> TimeJoinRows:
         rows: Any = self.tester.states["join"].values
-        assert isinstance(rows, IntervalRows)
+        assert isinstance(rows, TimeJoinRows)
         return rows
 
     @property
@@ -120,8 +124,13 @@ class Run:
 
 @pytest.mark.parametrize(
     "join",
-    [windowed("outer", windows.sliding(6, 4)), tabled(how="left", wait=True), near("outer")],
-    ids=["window", "table", "interval"],
+    [
+        windowed("outer", windows.sliding(6, 4)),
+        tabled(how="left", wait=True),
+        near("outer"),
+        as_of(direction="nearest"),
+    ],
+    ids=["window", "table", "interval", "asof"],
 )
 @pytest.mark.parametrize("left", KEYS)
 @pytest.mark.parametrize("right", KEYS)
@@ -152,8 +161,9 @@ def noting(key: Any, state: Any) -> Any:
         (windowed("outer", windows.tumbling(6)), {0: ([{"n": 1, "text": "1"}], [])}),
         (tabled(how="left", wait=True), [None, [({"n": 1, "text": "1"}, 3)]]),
         (near("outer"), [[3], [{"n": 1, "text": "1"}], [True], (), (), (), 6]),
+        (as_of(), [[3], [{"n": 1, "text": "1"}], (), (), 3]),
     ],
-    ids=["window", "table", "interval"],
+    ids=["window", "table", "interval", "asof"],
 )
 def test_migrate_gets_the_state_of_rows(join: Any, state: Any) -> None:
     """It was called with the rows of an image of columns, by their numbers."""
@@ -169,13 +179,19 @@ def test_migrate_gets_the_state_of_rows(join: Any, state: Any) -> None:
     assert restored.found == run.found
 
 
-# intervals
+# intervals, and as of a time
 
 
 @pytest.mark.parametrize("scalar", [False, True])
-@pytest.mark.parametrize("how", ["inner", "left", "outer"])
-def test_an_interval_join_of_columns_makes_no_row_through_barriers_moves_and_restores(how: str, scalar: bool) -> None:
-    of_columns, of_rows = Run(near(how)), Run(near(how))
+@pytest.mark.parametrize(
+    "join",
+    [
+        *map(near, ("inner", "left", "outer")),
+        *(as_of(how=how, direction=to) for how in ("inner", "left") for to in ("backward", "forward", "nearest")),
+    ],
+)
+def test_a_join_by_time_of_columns_makes_no_row_through_barriers_moves_and_restores(join: Any, scalar: bool) -> None:
+    of_columns, of_rows = Run(join), Run(join)
     for number in range(12):
         for side in (0, 1):
             drawn: list[Row] = [
@@ -196,17 +212,35 @@ def test_an_interval_join_of_columns_makes_no_row_through_barriers_moves_and_res
     assert of_columns.take(Epoch(MAX_EPOCH)).found == of_rows.take(Epoch(MAX_EPOCH)).found
 
 
-def test_an_interval_join_forgets_what_is_past() -> None:
-    run = Run(near("inner"))
+@pytest.mark.parametrize(
+    "join", [near("inner"), as_of(tolerance=5, how="inner"), as_of(direction="forward", tolerance=5)]
+)
+def test_a_join_by_time_forgets_what_is_past(join: Any) -> None:
+    run = Run(join)
     for start in range(0, 100_000, 500):
         keys = range(start, start + 500)
         run.take(columns_of([(key, key, start + key % 7) for key in keys], "other numbers"), start // 500 % 2)
         run.take(Epoch(start))
         if start % 5_000 == 0:
             run.tester.barrier("some")
-    assert sum(block.held for side in run.times.sides for block in side.blocks) < 5_000
-    assert len(run.times.index) < 15_000
-    assert len(run.times) <= 1_000
+    assert sum(block.held for side in run.times.sides for block in side.blocks) < 9_000
+    assert len(run.times.index) < 20_000
+    run.take(Epoch(MAX_EPOCH))
+    assert len(run.times) == 0
+
+
+def test_an_as_of_join_keeps_the_latest_of_each_key() -> None:
+    run = Run(as_of())
+    for change in range(100):
+        run.take(columns_of([(key, change, change) for key in range(200)], "other numbers"), 1)
+        run.take(Epoch(change))
+    assert len(run.times.sides[1]) < 9_000
+    run.take(columns_of([(key, key, 101) for key in (0, 199, 200)], "other numbers"), 0).take(Epoch(MAX_EPOCH))
+    assert {key: pair.right and pair.right["n"] for key, ((pair, _),) in run.found.items()} == {
+        0: 99,
+        199: 99,
+        200: None,
+    }
 
 
 def test_rows_after_columns_of_an_interval_join_have_timers() -> None:
@@ -220,6 +254,19 @@ def test_rows_after_columns_of_an_interval_join_have_timers() -> None:
         key: [(pair.left and pair.left["n"], pair.right and pair.right["n"], at) for pair, at in pairs]
         for key, pairs in run.found.items()
     } == {"a": [(1, 3, 5)], "c": [(5, 4, 5)], "b": [(2, None, 7)]}
+    run.take(Epoch(MAX_EPOCH))
+    assert not len(run.tester.states["join"].timers)
+
+
+def test_rows_after_columns_of_an_as_of_join_have_timers() -> None:
+    run = Run(as_of())
+    run.take(columns_of([("a", 1, 3), ("b", 2, 4)], "texts"), 0)
+    run.take(as_rows(columns_of([("a", 3, 2), ("c", 4, 5)], "texts")), 1)
+    run.take(Epoch(4))
+    assert {key: [(pair.right and pair.right["n"], at) for pair, at in pairs] for key, pairs in run.found.items()} == {
+        "a": [(3, 3)],
+        "b": [(None, 4)],
+    }
     run.take(Epoch(MAX_EPOCH))
     assert not len(run.tester.states["join"].timers)
 
@@ -253,13 +300,14 @@ def test_times_too_far_for_columns_are_rows(far: int) -> None:
     ]
 
 
-def test_more_times_and_keys_than_64_bits_number_are_rows() -> None:
-    run = Run(near("outer"))
+@pytest.mark.parametrize("join", [near("outer"), as_of()])
+def test_more_times_and_keys_than_64_bits_number_are_rows(join: Any) -> None:
+    run = Run(join)
     for side in (0, 1):
         batch = columns_of([("a", 1, -(2**58)), ("b", 2, 2**58), *((f"{n}", n, n) for n in range(20))], "texts")
         run.take(batch, side)
-    assert type(run.tester.states["join"].values) is dict
     run.take(Epoch(MAX_EPOCH))
+    assert type(run.tester.states["join"].values) is dict
     assert {len(pairs) for pairs in run.found.values()} == {1}
 
 

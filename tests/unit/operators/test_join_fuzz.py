@@ -115,6 +115,28 @@ def in_interval(how: str, lower: int, upper: int) -> Definition:
     return pairs
 
 
+def as_of(how: str, direction: str, far: int) -> Definition:
+    def pairs(came: list[Came]) -> list[Sent]:
+        found: list[Sent] = []
+        for left in (row for row in came if not row.side):
+            rights = [row for row in came if row.side and row.key == left.key]
+            before = [row for row in rights if left.time - far <= row.time <= left.time and direction != "forward"]
+            after = [row for row in rights if left.time <= row.time <= left.time + far and direction != "backward"]
+            back = before and max(reversed(before), key=lambda row: row.time)
+            ahead = after and min(after, key=lambda row: row.time)
+            moments = [left.time if direction == "backward" else min(left.time + far, LAST)]
+            if back:
+                moments.append(2 * left.time - back.time)
+            if ahead:
+                moments.append(ahead.time)
+            one = ahead if ahead and (not back or ahead.time - left.time < left.time - back.time) else back
+            if one or how == "left":
+                found.append((left.key, left.value, one.value if one else None, min(moments)))
+        return found
+
+    return pairs
+
+
 CASES: Final[dict[str, tuple[Any, Definition]]] = {
     **{
         f"{how} join of windows of {size} by {step}": (
@@ -138,6 +160,17 @@ CASES: Final[dict[str, tuple[Any, Definition]]] = {
             in_interval(how, -2, 3),
         )
         for how in ("inner", "left", "outer")
+    },
+    **{
+        f"{how} join as of a time, {direction}, within {far}": (
+            lambda a, b, how=how, to=direction, far=far: a.join_asof(
+                "join", b, how=how, direction=to, tolerance=None if far == LAST else far
+            ),
+            as_of(how, direction, far),
+        )
+        for how in ("inner", "left")
+        for direction in ("backward", "forward", "nearest")
+        for far in (4, LAST)
     },
 }
 
