@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import partial
+from random import Random
 from typing import Any, Final
 
 import pyarrow as pa
@@ -210,6 +211,26 @@ def test_a_join_by_time_of_columns_makes_no_row_through_barriers_moves_and_resto
     assert blocks
     assert not any(block.rows_made for block in blocks)
     assert of_columns.take(Epoch(MAX_EPOCH)).found == of_rows.take(Epoch(MAX_EPOCH)).found
+
+
+@pytest.mark.parametrize(
+    "join", [near("outer"), as_of(), as_of(tolerance=4), *(as_of(direction=to) for to in ("forward", "nearest"))]
+)
+def test_blocks_of_many_batches_give_pairs_in_the_order_of_rows(join: Any) -> None:
+    for seed in range(4):
+        draw, of_columns, of_rows = Random(seed), Run(join), Run(join)
+        for number in range(120):
+            drawn: list[Row] = [
+                (draw.choice(KEYS["texts"][0]), number * 30 + place, number // 2 + draw.randrange(8))
+                for place in range(draw.randint(1, 30))
+            ]
+            batch, side = columns_of(drawn, "texts"), draw.randrange(2)
+            of_rows.take(as_rows(batch), side)
+            of_columns.take(batch, side)
+            for run in (of_rows, of_columns):
+                run.take(Epoch(number // 2 - 1 - seed * 4))
+        assert of_columns.times
+        assert of_columns.take(Epoch(MAX_EPOCH)).found == of_rows.take(Epoch(MAX_EPOCH)).found, f"seed {seed}"
 
 
 @pytest.mark.parametrize(

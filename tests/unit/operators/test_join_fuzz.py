@@ -122,8 +122,8 @@ def as_of(how: str, direction: str, far: int) -> Definition:
             rights = [row for row in came if row.side and row.key == left.key]
             before = [row for row in rights if left.time - far <= row.time <= left.time and direction != "forward"]
             after = [row for row in rights if left.time <= row.time <= left.time + far and direction != "backward"]
-            back = before and max(reversed(before), key=lambda row: row.time)
-            ahead = after and min(after, key=lambda row: row.time)
+            back = max(reversed(before), key=lambda row: row.time, default=None)
+            ahead = min(after, key=lambda row: row.time, default=None)
             moments = [left.time if direction == "backward" else min(left.time + far, LAST)]
             if back:
                 moments.append(2 * left.time - back.time)
