@@ -20,6 +20,7 @@ from malstrom_py.operators.join import How, Pair, count_alone, pairs_of
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
 from malstrom_py.operators.stateless import spread
 from malstrom_py.operators.unmatched import Unmatched
+from malstrom_py.state.group_index import GroupIndex
 from malstrom_py.state.group_values import Array
 from malstrom_py.state.join_image import Kind, one_key_column, plain_key
 from malstrom_py.state.join_panes import JoinPanes, Side
@@ -227,7 +228,7 @@ Blocks = Sequence[Block | None]
 
 
 def joined(blocks: Blocks, kinds: Sequence[Kind | None], how: How) -> Joined:
-    """Return the pairs of rows with the same id and moment. Moments ascend in the blocks, and in the pairs of a key.
+    """Return the pairs of rows with the same key and moment. Moments ascend in the blocks, and in the pairs of a key.
 
     At a moment they are in the order of the key's left rows, and of its right ones for each; right rows that come out
     alone follow. ``kinds``: of values, also of a side without rows; None: it has never sent anything.
@@ -255,24 +256,43 @@ def joined(blocks: Blocks, kinds: Sequence[Kind | None], how: How) -> Joined:
 
 
 def _codes(blocks: Blocks) -> tuple[Array, Array, int]:
-    """Return a number per row of each block, equal where id and moment are, and a number above all of them."""
+    """Return a number per row of each block, equal where key and moment are, and a number above all of them."""
     import numpy as np
     import pyarrow as pa
 
+    left, right, size = _codes_of_keys(*(block and block.batch.key_column for block in blocks))
     there = [block for block in blocks if block is not None]
-    middle = 0 if blocks[0] is None else len(blocks[0].ids)
-    codes = np.concatenate([block.ids for block in there])
-    moments = np.concatenate([block.moments for block in there])
-    least = int(codes.min())  # keys that come together have ids near each other
-    codes, size = codes - least, int(codes.max()) - least + 1
     windows = np.unique(np.concatenate([_runs(block.moments) for block in there]))
+    codes = np.concatenate([left, right])
     if len(windows) > 1:
-        codes = np.searchsorted(windows, moments) * size + codes
+        codes = np.searchsorted(windows, np.concatenate([block.moments for block in there])) * size + codes
         size *= len(windows)
     if size > _SPARSE * len(codes) + _ROWS_MAX:
         codes = pa.array(codes).dictionary_encode().indices.to_numpy()
         size = int(codes.max()) + 1
-    return codes[:middle], codes[middle:], size
+    return codes[: len(left)], codes[len(left) :], size
+
+
+def _codes_of_keys(left: Any, right: Any) -> tuple[Array, Array, int]:
+    """Return a number per key of two columns, equal where left and right keys are, and a number above all of them.
+
+    Right keys that are not in ``left`` may have one number.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    if left is None or right is None:
+        zeros = np.zeros(len(right if left is None else left), np.int64)
+        return (zeros[:0], zeros, 1) if left is None else (zeros, zeros[:0], 1)
+    if pa.types.is_int64(left.type) and pa.types.is_int64(right.type) and not left.null_count + right.null_count:
+        numbers = left.to_numpy(), right.to_numpy()
+        least, most = (int(of(list(map(of, numbers)))) for of in (np.min, np.max))
+        if most - least < _SPARSE * (len(left) + len(right)) + _ROWS_MAX:  # keys that come together are often near
+            return numbers[0] - least, numbers[1] - least, most - least + 1
+    index = GroupIndex()
+    codes = index.ids(left)
+    found, size = index.find(right), len(index)
+    return codes, np.where(found < 0, size, found), size + 1
 
 
 def _runs(moments: Array) -> Array:

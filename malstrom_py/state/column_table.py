@@ -194,9 +194,10 @@ class ColumnTable(JoinRows):
                 waiting.append((kept, moment if self._timed else None))
         return [value, waiting or ()]
 
-    def put(self, side: int, batch: ColumnBatch, ids: Array, moments: Array) -> None:
+    def put(self, side: int, batch: ColumnBatch, moments: Array) -> None:
         import pyarrow as pa
 
+        ids = self.ids(batch.key_column)
         if side:
             self._set(batch, ids, sent=False)
         else:

@@ -221,7 +221,7 @@ class FigureStates(ManyValues):
 
     def _found(self, keys: Sequence[Any]) -> Any:
         """Return the id of each key, -1 of those without state."""
-        return ids_of(self.groups, keys)
+        return ids_of(self.groups.find, keys)
 
 
 def pa_flags(flags: Any) -> pa.Array:

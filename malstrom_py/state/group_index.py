@@ -9,8 +9,8 @@ key: then rows are the way of every step, with the same results (docs/design/005
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py import accelerator
 from malstrom_py.data.schema import ColumnKind, kind_of
@@ -116,8 +116,9 @@ class GroupIndex:
 
     __slots__ = ("_index", "_kind", "_null")
 
-    def __init__(self) -> None:
-        self._kind: ColumnKind | None = None
+    def __init__(self, kind: ColumnKind | None = None) -> None:
+        """``kind``: of the keys, if it is known."""
+        self._kind = kind
         self._index: Any = None  # made with the first key that is not None
         self._null = False  # until then: whether None has the id 0
 
@@ -290,7 +291,10 @@ def plain_keys(column: pa.Array, known: ColumnKind | None) -> tuple[pa.Array, Co
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     kind = _plain_kind(column.type)
-    if kind is None or (known is not None and kind is not known and kind is not ColumnKind.NULL):
+    if kind is ColumnKind.NULL or (kind is not None and known is not None and column.null_count == len(column)):
+        # None alone does not say of which type the other keys are.
+        return pa.nulls(len(column), pa.int64() if known is ColumnKind.INT else pa.large_binary()), None
+    if kind is None or (known is not None and kind is not known):
         raise NotColumnar(f"keys of Arrow type {column.type}")
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -301,11 +305,9 @@ def plain_keys(column: pa.Array, known: ColumnKind | None) -> tuple[pa.Array, Co
             column = column.cast(pa.large_string() if kind is ColumnKind.STR else pa.large_binary())
         elif pa.types.is_fixed_size_binary(column.type):
             column = column.cast(pa.binary())
-        elif kind is ColumnKind.NULL:
-            column = column.cast(pa.int64() if known is ColumnKind.INT else pa.large_binary())
     except pa.ArrowInvalid:
         raise NotColumnar("an integer key beyond 64 bits") from None
-    return column, None if kind is ColumnKind.NULL else kind
+    return column, kind
 
 
 def keys_as_column(keys: Sequence[Any]) -> pa.Array:
@@ -333,27 +335,22 @@ def keys_column(keys: Iterable[Any], kind: ColumnKind | None) -> pa.Array:
         raise NotColumnar("a key that no column holds") from None
 
 
-class Findable(Protocol):
-    """Something with ids of keys."""
+def ids_of(find: Callable[[pa.Array], Any], keys: Sequence[Any]) -> Any:
+    """Return the id of each of Python ``keys``, each that of the plain key that it equals; -1 of those without.
 
-    def find(self, column: pa.Array, /) -> Any:
-        """Return the id of each key, -1 of those without."""
-        ...
-
-
-def ids_of(index: Findable, keys: Sequence[Any]) -> Any:
-    """Return the id of each of Python ``keys``, each that of the plain key that it equals; -1 of those without."""
+    ``find``: returns the id of each key of a column, -1 of those without; raises `NotColumnar`.
+    """
     import numpy as np
 
     try:
-        return index.find(keys_as_column(keys)) if keys else np.zeros(0, np.int64)
+        return find(keys_as_column(keys)) if keys else np.zeros(0, np.int64)
     except NotColumnar:
-        return np.array([_id_of(index, key) for key in keys], np.int64)
+        return np.array([_id_of(find, key) for key in keys], np.int64)
 
 
-def _id_of(index: Findable, key: Any) -> int:
+def _id_of(find: Callable[[pa.Array], Any], key: Any) -> int:
     try:
-        return int(index.find(keys_as_column([plain_key(key)]))[0])
+        return int(find(keys_as_column([plain_key(key)]))[0])
     except NotColumnar:
         return -1
 

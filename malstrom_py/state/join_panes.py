@@ -1,22 +1,26 @@
 """The panes of a join by window: the records of both streams by span of time, as columns or as rows.
 
-Rule: a pane is columns while all that it gets are columns of the kinds that are kept. Else it has rows, by key, until
-it closes, and panes that begin later are columns again. A barrier does not change columns that no image stores.
+Rules. A pane is columns while all that it gets are columns of the kinds that are kept. Else it has rows, by key, until
+it closes, and panes that begin later are columns again. A barrier does not change columns that no image stores. No keys
+have ids: those that a barrier, a move or a caller asks for are looked up in the rows, by an index of what is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.row_form import DICTS, SCALAR, RowForm
-from malstrom_py.state.group_index import GroupIndex, NotColumnar
+from malstrom_py.data.schema import ColumnKind
+from malstrom_py.state.change_log import SlotsOf
+from malstrom_py.state.group_index import GroupIndex, NotColumnar, ids_of, plain_keys
 from malstrom_py.state.group_values import Array
-from malstrom_py.state.join_rows import JoinRows, Record
-from malstrom_py.state.kept_rows import SMALL, Block, KeptRows, one_block
+from malstrom_py.state.join_image import one_key_column, plain_key
+from malstrom_py.state.join_rows import JoinSides, Record
+from malstrom_py.state.kept_rows import Block, Chosen
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,24 +33,27 @@ Pane = tuple[Side, Side]
 _FAR: Final = 1 << 61
 """Times, and spans, beyond it are rows: sums of them might not fit 64 bits."""
 
-_FEW: Final = 1024
-"""Batches of at most so many rows are small."""
-
-_CERTAIN: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "string", "large_string"}
-"""The types of keys of which all have ids, if they are valid."""
-
 _RUNS_MAX: Final = 1024
 """Up to so many runs of rows of one pane are counted one by one."""
 
+_PIECE: Final = 1024
+"""As many keys become Python objects together."""
 
-class JoinPanes(JoinRows):
+_COUNTED: Final = 4096
+"""Keys of up to so many rows are counted each time."""
+
+_CHANGED: Final = 1 << 16
+"""So many changed keys may be noted more than once."""
+
+
+class JoinPanes(JoinSides):
     """The records of keys by pane. As a mapping: key -> {start: (left values, right values)}.
 
-    ``rows``: start -> the pane of rows; ``columns``: start -> how many rows a pane of columns has. In `JoinRows` the
+    ``rows``: start -> the pane of rows; ``columns``: start -> how many rows a pane of columns has. In `JoinSides` the
     moment of a row is the start of its pane.
     """
 
-    __slots__ = ("_few", "_few_rows", "_index", "_origin", "_settled", "_span", "_types", "columns", "rows")
+    __slots__ = ("_changed", "_counted", "_kind", "_origin", "_span", "_written", "columns", "rows")
 
     forms: ClassVar[frozenset[RowForm]] = frozenset((DICTS, SCALAR))
 
@@ -57,64 +64,11 @@ class JoinPanes(JoinRows):
         self.columns: dict[int, int] = {}
 
     def clear(self) -> None:
-        self._few: list[tuple[int, Block]] = []  # small batches, of a side, whose keys have no ids yet
-        self._few_rows = 0
         super().clear()
-
-    def _number(self) -> None:
-        self._types: set[pa.DataType] = set()  # of keys that certainly get ids
-        super()._number()
-
-    @property
-    def sides(self) -> tuple[KeptRows, ...]:
-        self.settle()
-        return self._settled
-
-    @sides.setter
-    def sides(self, sides: tuple[KeptRows, ...]) -> None:
-        self._settled = sides
-
-    @property
-    def index(self) -> GroupIndex:
-        self.settle()
-        return self._index
-
-    @index.setter
-    def index(self, index: GroupIndex) -> None:
-        self._index = index
-
-    def settle(self) -> None:
-        """Give ids to the keys of small batches, together: each call costs as much as hundreds of rows."""
-        if not self._few:
-            return
-        few, self._few, self._few_rows = self._few, [], 0
-        for side, kept in enumerate(self._settled):
-            blocks = [block for of, block in few if of == side]
-            if blocks:
-                block = one_block(blocks)
-                ids = self.ids(block.batch.key_column)
-                self.mark(ids)
-                kept.add(block.batch, ids, block.moments)
-
-    def _is_put_off(self, side: int, batch: ColumnBatch, starts: Array) -> bool:
-        """Keep a small batch without ids, if its keys are certain to get some."""
-        import pyarrow as pa
-
-        keys: Any = batch.key_column
-        if len(starts) > _FEW or self.rows or keys.type not in self._types or not self._settled[side].has_sent(batch):
-            return False
-        if not pa.types.is_integer(keys.type):
-            try:
-                keys.validate(full=True)
-            except pa.ArrowInvalid:
-                return False
-        kept = ColumnBatch(batch.columns, key_column=keys, named=batch.named, form=batch.form)
-        self._few.append((side, Block(kept, starts, starts, len(starts))))
-        self._few_rows += len(starts)
-        self._count(starts)
-        if self._few_rows > SMALL:
-            self.settle()
-        return True
+        self._kind: ColumnKind | None = None  # of the keys
+        self._changed: list[pa.Array] = []  # the first is of keys that differ
+        self._written = frozenset[int]()  # the panes that the last barrier wrote
+        self._counted = (0, 0)  # rows and keys
 
     def starts(self) -> list[int]:
         """Return the starts of all panes, in order."""
@@ -127,26 +81,34 @@ class JoinPanes(JoinRows):
         starts = self._starts_of(batch)
         if starts is None:
             return False
-        if self._is_put_off(side, batch, starts):
-            return True
         kept = self.sides[side].expected(batch)
         try:
             if kept is None:
                 raise NotColumnar("values of another kind")
-            ids = self.ids(kept.key_column)
+            kept = self._with_plain_keys(kept)
         except NotColumnar:  # what is there becomes rows
             self.as_rows()
-            kept = batch
             try:
-                ids = self.ids(kept.key_column)
+                kept = self._with_plain_keys(batch)
             except NotColumnar:
                 return False
-        self.mark(ids)
-        keys: Any = kept.key_column
-        if str(keys.type) in _CERTAIN and keys.null_count < len(keys):  # None alone does not fix the kind of the keys
-            self._types.add(keys.type)
-        self._add(side, kept, ids, starts)
+        self.note_keys(kept.key_column)
+        self._add(side, kept, starts)
         return True
+
+    def _with_plain_keys(self, batch: ColumnBatch) -> ColumnBatch:
+        """Return ``batch`` with keys that an index takes. `NotColumnar` if they are of another kind than before."""
+        import pyarrow as pa
+
+        keys, kind = plain_keys(batch.key_column, self._kind)
+        if kind is ColumnKind.STR:
+            try:
+                keys.validate(full=True)
+            except pa.ArrowInvalid:
+                raise NotColumnar("a key that is not UTF-8") from None
+        if keys.null_count < len(keys):
+            self._kind = kind
+        return ColumnBatch(batch.columns, key_column=keys, named=batch.named, form=batch.form)
 
     def _starts_of(self, batch: ColumnBatch) -> Array | None:
         """Return the start of the pane of each row; None if 64 bits might not hold one."""
@@ -162,7 +124,7 @@ class JoinPanes(JoinRows):
         starts: Array = (times - origin) // span * span + origin
         return starts
 
-    def _add(self, side: int, batch: ColumnBatch, ids: Array, starts: Array, *, sent: bool = True) -> None:
+    def _add(self, side: int, batch: ColumnBatch, starts: Array, *, sent: bool = True) -> None:
         import numpy as np
         import pyarrow as pa
 
@@ -172,10 +134,10 @@ class JoinPanes(JoinRows):
                 rows, rest = of_rows.nonzero()[0], (~of_rows).nonzero()[0]
                 part = batch.take(pa.array(rows))
                 self._add_by_pane(side, part.keys or [], part.values, starts[rows].tolist())
-                batch, ids, starts = batch.take(pa.array(rest)), ids[rest], starts[rest]
-        if len(ids):
+                batch, starts = batch.take(pa.array(rest)), starts[rest]
+        if len(starts):
             self._count(starts)
-            self.sides[side].add(batch, ids, starts, sent=sent)
+            self.sides[side].add(batch, None, starts, sent=sent)
 
     def _count(self, starts: Array) -> None:
         """Count the rows of panes of columns."""
@@ -239,29 +201,66 @@ class JoinPanes(JoinRows):
 
     def close(self, first: int, end: int, until: int) -> list[Block | None]:
         """Return the rows of the panes of columns from ``first`` to ``end``, by pane; drop those before ``until``."""
-        self.forget()
+        closed = [start for start in self.columns if start < until]
         found = list[Block | None]()
         for kept in self.sides:
             if until < end:
                 found.append(kept.pick(lambda block: (block.moments >= first) & (block.moments < end)))
             gone = kept.take(lambda block: block.moments < until)
-            if gone is not None:
-                self.mark(gone.ids)
+            if gone is not None and not self._written.isdisjoint(closed):  # else its keys have been noted since
+                self.note_keys(gone.batch.key_column)
             if until >= end:
                 found.append(gone)
-        for start in [start for start in self.columns if start < until]:
+        for start in closed:
             del self.columns[start]
         return [block and block.in_order() for block in found]
 
-    # `JoinRows`
+    # `JoinSides`
 
     @property
     def in_arrays(self) -> bool:
         return not self.rows and super().in_arrays
 
+    def note_keys(self, keys: pa.Array) -> None:
+        if self.tracked():
+            changed = self._changed
+            changed.append(keys)
+            if sum(map(len, changed[1:])) > len(changed[0]) + _CHANGED:
+                self._changed = [_distinct(changed)]
+
     def changed_columns(self) -> list[pa.Array]:
-        self.settle()
-        return super().changed_columns()
+        changed, self._changed, self._written = self._changed, [], frozenset(self.columns)
+        return [_distinct(changed)] if changed else []
+
+    def among(self, keys: pa.Array) -> Chosen:
+        index = GroupIndex(self._kind)
+        index.ids(keys)
+        return _in_index(index)
+
+    def are_live(self, keys: pa.Array) -> Array:
+        import numpy as np
+
+        index = GroupIndex(self._kind)
+        ids = index.ids(keys)
+        live = np.zeros(len(index) + 1, np.bool_)
+        for block in self._blocks():
+            live[index.find(block.batch.key_column)] = True
+        return live[ids]  # the last one is of -1
+
+    def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
+        import numpy as np
+        import pyarrow as pa
+
+        keys = self._live_keys()
+        slots = np.array(slots_of(keys.to_pylist()), np.int64)
+        leaves = np.isin(slots, list(wanted))
+        return keys.filter(pa.array(leaves)), slots[leaves]
+
+    def _blocks(self) -> list[Block]:
+        return [block for kept in self.sides for block in kept.blocks]
+
+    def _live_keys(self) -> pa.Array:
+        return _distinct([block.batch.key_column for block in self._blocks()])
 
     def state_of(self, records: Sequence[Record]) -> dict[int, tuple[list[Any], list[Any]]]:
         panes: dict[int, tuple[list[Any], list[Any]]] = {}
@@ -269,17 +268,20 @@ class JoinPanes(JoinRows):
             panes.setdefault(start, ([], []))[side].append(value)
         return panes
 
-    def put(self, side: int, batch: ColumnBatch, ids: Array, moments: Array) -> None:
-        self._add(side, batch, ids, moments, sent=False)
+    def put(self, side: int, batch: ColumnBatch, moments: Array) -> None:
+        self._add(side, self._with_plain_keys(batch), moments, sent=False)
 
-    def drop(self, chosen: Array) -> None:
+    def drop_keys(self, keys: pa.Array) -> None:
+        self._drop(self.among(keys))
+
+    def _drop(self, chosen: Chosen) -> None:
         for kept in self.sides:
-            kept.take(lambda block: chosen[block.ids])
+            kept.take(chosen)
 
     # The mapping
 
     def many(self, keys: Sequence[Any]) -> list[Any]:
-        found = self.column_states(keys) if self.columns else [None] * len(keys)
+        found = self._column_states(keys) if self.columns else [None] * len(keys)
         if not self.rows:
             return [state and dict(sorted(state.items())) for state in found]
         states = [state or {} for state in found]
@@ -290,10 +292,20 @@ class JoinPanes(JoinRows):
                     state[start] = (ones or [], others or [])
         return [dict(sorted(state.items(), key=itemgetter(0))) or None for state in states]
 
+    def _column_states(self, keys: Sequence[Any]) -> list[Any]:
+        index, ids = self._index_of(keys)
+        states = self.states_of(_in_index(index), lambda block: index.find(block.batch.key_column))
+        return [states.get(one) for one in ids]
+
+    def _index_of(self, keys: Sequence[Any]) -> tuple[GroupIndex, list[int]]:
+        """Return an index of those of Python ``keys`` that columns may hold, and the id of each, -1 of the others."""
+        index = GroupIndex(self._kind)
+        return index, ids_of(index.ids, keys).tolist()
+
     def take(self, keys: Sequence[Any]) -> list[Any]:
         taken = self.many(keys)
         if self.columns:
-            self.take_columns(keys)
+            self._drop(_in_index(self._index_of(keys)[0]))
         for rows in chain.from_iterable(self.rows.values()):
             for key in keys:
                 rows.pop(key, None)
@@ -308,17 +320,47 @@ class JoinPanes(JoinRows):
 
     def __iter__(self) -> Iterator[Any]:
         if not self.rows:
-            return self.column_keys()
+            return self._column_keys()
         of_rows = chain.from_iterable(chain.from_iterable(self.rows.values()))
-        return iter(dict.fromkeys(chain(self.column_keys(), of_rows)))
+        return iter(dict.fromkeys(chain(self._column_keys(), of_rows)))
 
     def __reversed__(self) -> Iterator[Any]:
-        return iter(tuple(self)[::-1]) if self.rows else self.column_keys(backwards=True)
+        """Return the keys, those of the latest rows first."""
+        return iter(tuple(self)[::-1]) if self.rows else self._column_keys(backwards=True)
+
+    def _column_keys(self, *, backwards: bool = False) -> Iterator[Any]:
+        import numpy as np
+        import pyarrow as pa
+
+        seen = GroupIndex(self._kind)
+        for block in self._blocks()[:: -1 if backwards else 1]:
+            rows = np.arange(len(block))[:: -1 if backwards else 1]
+            for start in range(0, len(rows), _PIECE):
+                keys: Any = block.batch.key_column
+                piece, known = keys.take(pa.array(rows[start : start + _PIECE])), len(seen)
+                yield from piece.take(pa.array(seen.group(piece).first_rows(known))).to_pylist()
 
     def __len__(self) -> int:
-        """Return the number of keys of the columns, or of the largest side of a pane, which are at most all."""
+        """Return about how many keys columns have, or the largest side of a pane, which are at most all."""
         sides = map(len, chain.from_iterable(self.rows.values()))
-        return max(len(self.live_ids()) if self.columns else 0, *sides, 0)
+        return max(self._count_keys(), *sides, 0)
+
+    def _count_keys(self) -> int:
+        """Return the number of keys of columns; of many rows only once it may be another one by a quarter."""
+        rows, (rows_before, keys) = sum(map(len, self.sides)), self._counted
+        if rows <= _COUNTED or 4 * abs(rows - rows_before) > rows_before:
+            rows_before, keys = self._counted = rows, len(self._live_keys())
+        return keys * rows // rows_before if rows_before else 0
+
+
+def _in_index(index: GroupIndex) -> Chosen:
+    """Return what chooses the rows whose keys are in ``index``."""
+    return lambda block: index.find(block.batch.key_column) >= 0
+
+
+def _distinct(keys: Iterable[pa.Array]) -> pa.Array:
+    """Return the keys of plain columns of one kind, each once."""
+    return one_key_column([plain_key(column).unique() for column in keys]).unique()
 
 
 def _group(rows: Side, keys: Iterable[Any], values: Iterable[Any]) -> None:

@@ -1,4 +1,4 @@
-"""The state of a join by key, as columns: the rows of both streams, the ids of their keys, and what changed.
+"""The state of a join by key, as columns: the rows of both streams, and what changed.
 
 Rule: there are columns as long as they hold what comes. What they do not hold raises `NotColumnar` before anything has
 changed; a subclass then keeps rows in dicts, and says when there are columns again.
@@ -17,7 +17,7 @@ from malstrom_py.state.column_image import ColumnImage, storable
 from malstrom_py.state.group_index import GroupIndex, NotColumnar, ids_of
 from malstrom_py.state.group_values import Array, longer
 from malstrom_py.state.join_image import Rows, fitted, image_of, plain_key, records_of, rows_in, with_gone
-from malstrom_py.state.kept_rows import SMALL, Block, KeptRows
+from malstrom_py.state.kept_rows import SMALL, Block, Chosen, KeptRows
 from malstrom_py.state.many_values import ManyValues
 
 if TYPE_CHECKING:
@@ -33,16 +33,10 @@ _PIECE: Final = 1024
 """As many keys become Python objects together."""
 
 
-class JoinRows(ManyValues):
-    """Key -> state, of which the rows are in ``sides``. ``by_id``: vectors by the id of a key, which grow with `ids`.
+class JoinSides(ManyValues):
+    """Key -> state, of which the rows are in ``sides``. ``tracked``: whether it is to be known which keys change."""
 
-    ``tracked``: whether it is to be known which keys change.
-    """
-
-    __slots__ = ("_full", "_left", "by_id", "index", "sides", "tracked")
-
-    absent: ClassVar[dict[str, tuple[str, Any]]] = {"changed": ("bool", False), "slot": ("int32", -1)}
-    """The vectors: the type, and the value of a key without state, which the last entry of all has."""
+    __slots__ = ("_left", "sides", "tracked")
 
     small: ClassVar[tuple[int, int]] = (SMALL, SMALL)
     """See `KeptRows`, of each side."""
@@ -61,14 +55,6 @@ class JoinRows(ManyValues):
     def clear(self) -> None:
         """Forget all columns, and of which kinds they were."""
         self.sides = tuple(map(self.kept, self.small))
-        self._number()
-
-    def _number(self) -> None:
-        import numpy as np
-
-        self._full = _SPARE  # when it is worth looking for ids of keys without state
-        self.index = GroupIndex()
-        self.by_id: dict[str, Array] = {name: np.full(1, absent, kind) for name, (kind, absent) in self.absent.items()}
 
     # What a subclass says
 
@@ -77,16 +63,32 @@ class JoinRows(ManyValues):
         """Return the state of a key that has these rows, in order."""
 
     @abstractmethod
-    def put(self, side: int, batch: ColumnBatch, ids: Array, moments: Array) -> None:
+    def among(self, keys: pa.Array) -> Chosen:
+        """Return what chooses the rows of ``keys``. `NotColumnar` if no column here holds such keys."""
+
+    @abstractmethod
+    def are_live(self, keys: pa.Array) -> Array:
+        """Return which of ``keys`` have state. `NotColumnar` if they are of another kind than earlier ones."""
+
+    @abstractmethod
+    def note_keys(self, keys: pa.Array) -> None:
+        """Note that the state of keys changes."""
+
+    @abstractmethod
+    def put(self, side: int, batch: ColumnBatch, moments: Array) -> None:
         """Keep rows that came with an image."""
 
     @abstractmethod
-    def drop(self, chosen: Array) -> None:
-        """Drop the rows of the ids for which the vector ``chosen`` is true."""
+    def drop_keys(self, keys: pa.Array) -> None:
+        """Drop the state of keys that leave."""
 
     def is_live(self, side: int, block: Block) -> Array | None:
         """Return which rows of a block are state; None: all."""
         return None
+
+    def stored_moments(self, side: int, block: Block) -> Array:
+        """Return the moments that an image has."""
+        return block.moments
 
     # Columns
 
@@ -97,6 +99,121 @@ class JoinRows(ManyValues):
         keys = batch.key_column
         # Arrow takes no rows of views.
         return keys is not None and GroupIndex.supports(keys.type) and not str(keys.type).endswith("_view")
+
+    def picked(self, side: int, chosen: Chosen | None) -> Block | None:
+        """Return the rows of a side that are state, the ``chosen`` ones, None: all; None if there are none."""
+
+        def rows(block: Block) -> Array:
+            import numpy as np
+
+            live = self.is_live(side, block)
+            if chosen is None:
+                return np.ones(len(block), np.bool_) if live is None else live
+            return chosen(block) if live is None else chosen(block) & live
+
+        return self.sides[side].pick(rows)
+
+    # What `ManyValues` asks of columns
+
+    @property
+    def in_arrays(self) -> bool:
+        return not self._left
+
+    def changed_keys(self) -> list[Any]:
+        left, self._left = self._left, []
+        return [*left, *(key for column in self.changed_columns() for key in column.to_pylist())]
+
+    def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
+        chosen = None if keys is None else self.among(keys)
+        rows = [self._rows_of(side, chosen) for side in (0, 1)]
+        image = image_of(rows, [kept.kind for kept in self.sides], slots_of)
+        return image if keys is None else with_gone(image, keys, slots_of)
+
+    def _rows_of(self, side: int, chosen: Chosen | None) -> Rows | None:
+        """Return the ``chosen`` rows of a stream; None if it has sent nothing."""
+        import pyarrow as pa
+
+        kind = self.sides[side].kind
+        if kind is None:
+            return None
+        block = self.picked(side, chosen)
+        if block is None:
+            none = pa.RecordBatch.from_arrays([pa.array([], one) for one in kind.schema.types], schema=kind.schema)
+            return Rows(pa.array([], pa.large_string()), pa.array([], pa.int64()), none)
+        moments = pa.array(self.stored_moments(side, block))
+        return Rows(plain_key(block.batch.key_column), moments, block.batch.columns)
+
+    def take_image(self, keys: pa.Array) -> ColumnImage:
+        image = storable(self.image(keys, None))
+        if image is None:
+            raise NotColumnar("states of types that no column stores")
+        self.drop_keys(keys)
+        return image
+
+    def put_image(self, image: ColumnImage) -> pa.Array:
+        import pyarrow as pa
+
+        sides, kinds = rows_in(image)
+        batches = list[tuple[int, ColumnBatch, Array]]()
+        for side, (rows, kind, kept) in enumerate(zip(sides, kinds, self.sides, strict=True)):
+            if kind is None or not len(rows.keys):
+                continue
+            known = kept.kind
+            values = rows.values if known is None else fitted(rows.values, known.schema)
+            if values is None or kind.form not in self.forms or (known is not None and known.form is not kind.form):
+                raise NotColumnar("values of another kind")
+            batch = ColumnBatch(values, key_column=rows.keys, form=kind.form)
+            batches.append((side, batch, rows.moments.to_numpy()))
+        held = self.are_live(image.keys)
+        if held.any():
+            return image.keys.filter(pa.array(held))
+        self.note_keys(image.keys)
+        for side, batch, moments in batches:
+            self.put(side, batch, moments)
+        return image.keys[:0]
+
+    # The mapping
+
+    def states_of(self, chosen: Chosen, numbers: Chosen) -> dict[int, Any]:
+        """Return the states of the ``chosen`` rows, by the number that ``numbers`` has of the key of each."""
+        records: dict[int, list[Record]] = {}
+        for side in (0, 1):
+            block = self.picked(side, chosen)
+            if block is not None:
+                moments = self.stored_moments(side, block).tolist()
+                rows = zip(numbers(block).tolist(), moments, block.batch.values, strict=True)
+                for one, moment, value in rows:
+                    records.setdefault(one, []).append((moment, side, value))
+        return {one: self.state_of(of_key) for one, of_key in records.items()}
+
+    def given(self, state: Any) -> Any:
+        """Return a state as dicts keep it, also if it is the Python values of an image."""
+        is_image = isinstance(state, Mapping) and len(next(iter(state.values()))) == 4
+        return self.state_of(list(records_of(state))) if is_image else state
+
+
+class JoinRows(JoinSides):
+    """Rows of keys that have ids. ``by_id``: vectors by the id of a key, which grow with `ids`."""
+
+    __slots__ = ("_full", "by_id", "index")
+
+    absent: ClassVar[dict[str, tuple[str, Any]]] = {"changed": ("bool", False), "slot": ("int32", -1)}
+    """The vectors: the type, and the value of a key without state, which the last entry of all has."""
+
+    def clear(self) -> None:
+        super().clear()
+        self._number()
+
+    def _number(self) -> None:
+        import numpy as np
+
+        self._full = _SPARE  # when it is worth looking for ids of keys without state
+        self.index = GroupIndex()
+        self.by_id: dict[str, Array] = {name: np.full(1, absent, kind) for name, (kind, absent) in self.absent.items()}
+
+    @abstractmethod
+    def drop(self, chosen: Array) -> None:
+        """Drop the rows of the ids for which the vector ``chosen`` is true."""
 
     def ids(self, keys: pa.Array) -> Array:
         """Return the ids of keys, which get some. `NotColumnar` if they are of another kind than earlier ones."""
@@ -159,56 +276,11 @@ class JoinRows(ManyValues):
         chosen[ids] = True
         return chosen[:-1]
 
-    # What `ManyValues` asks of columns
-
-    @property
-    def in_arrays(self) -> bool:
-        return not self._left
-
     def changed_columns(self) -> list[pa.Array]:
         changed = self.by_id["changed"]
         ids = changed.nonzero()[0]
         changed[:] = False
         return [self._keys_of(ids)] if len(ids) else []
-
-    def changed_keys(self) -> list[Any]:
-        left, self._left = self._left, []
-        return [*left, *(key for column in self.changed_columns() for key in column.to_pylist())]
-
-    def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
-        chosen = None if keys is None else self._chosen(self.index.find(keys))
-        rows = [self._rows_of(side, chosen) for side in (0, 1)]
-        image = image_of(rows, [kept.kind for kept in self.sides], slots_of)
-        return image if keys is None else with_gone(image, keys, slots_of)
-
-    def _rows_of(self, side: int, chosen: Array | None) -> Rows | None:
-        """Return the rows of a stream, of the ``chosen`` ids, None: of all; None if it has sent nothing."""
-        import pyarrow as pa
-
-        kind = self.sides[side].kind
-        if kind is None:
-            return None
-        block = self._picked(side, chosen)
-        if block is None:
-            none = pa.RecordBatch.from_arrays([pa.array([], one) for one in kind.schema.types], schema=kind.schema)
-            return Rows(pa.array([], pa.large_string()), pa.array([], pa.int64()), none)
-        moments = pa.array(self.stored_moments(side, block))
-        return Rows(plain_key(block.batch.key_column), moments, block.batch.columns)
-
-    def stored_moments(self, side: int, block: Block) -> Array:
-        """Return the moments that an image has."""
-        return block.moments
-
-    def _picked(self, side: int, chosen: Array | None) -> Block | None:
-        def rows(block: Block) -> Array:
-            import numpy as np
-
-            live = self.is_live(side, block)
-            if chosen is None:
-                return np.ones(len(block.ids), np.bool_) if live is None else live
-            return chosen[block.ids] if live is None else chosen[block.ids] & live
-
-        return self.sides[side].pick(rows)
 
     def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
         import numpy as np
@@ -220,13 +292,6 @@ class JoinRows(ManyValues):
         ids = ids[np.isin(slots[ids], list(wanted))]
         return self._keys_of(ids), slots[ids].astype(np.int64)
 
-    def take_image(self, keys: pa.Array) -> ColumnImage:
-        image = storable(self.image(keys, None))
-        if image is None:
-            raise NotColumnar("states of types that no column stores")
-        self.take_ids(self.index.find(keys))
-        return image
-
     def take_ids(self, ids: Array) -> None:
         """Drop the state of keys that leave, of which some ids may be -1."""
         chosen = self._chosen(ids)
@@ -234,47 +299,33 @@ class JoinRows(ManyValues):
         self.drop(chosen)
         self.forget()
 
-    def put_image(self, image: ColumnImage) -> pa.Array:
-        import pyarrow as pa
+    # `JoinSides`
 
-        sides, kinds = rows_in(image)
-        batches = list[tuple[int, Rows, ColumnBatch]]()
-        for side, (rows, kind, kept) in enumerate(zip(sides, kinds, self.sides, strict=True)):
-            if kind is None or not len(rows.keys):
-                continue
-            known = kept.kind
-            values = rows.values if known is None else fitted(rows.values, known.schema)
-            if values is None or kind.form not in self.forms or (known is not None and known.form is not kind.form):
-                raise NotColumnar("values of another kind")
-            batches.append((side, rows, ColumnBatch(values, key_column=rows.keys, form=kind.form)))
-        ids = self.ids(image.keys)
-        held = self._chosen(self.live_ids())[ids]
-        if held.any():
-            return image.keys.filter(pa.array(held))
-        self.mark(ids)
-        for side, rows, batch in batches:
-            self.put(side, batch, self.ids(rows.keys), rows.moments.to_numpy())
-        return image.keys[:0]
+    def among(self, keys: pa.Array) -> Chosen:
+        chosen = self._chosen(self.index.find(keys))
+        return lambda block: chosen[block.ids]
+
+    def are_live(self, keys: pa.Array) -> Array:
+        ids = self.ids(keys)
+        return self._chosen(self.live_ids())[ids]
+
+    def note_keys(self, keys: pa.Array) -> None:
+        self.mark(self.ids(keys))
+
+    def drop_keys(self, keys: pa.Array) -> None:
+        self.take_ids(self.index.find(keys))
 
     # The mapping
 
     def column_states(self, keys: Sequence[Any]) -> list[Any]:
         """Return the states of ``keys`` that columns hold, None of those without."""
-        ids = ids_of(self.index, keys).tolist()
+        ids = ids_of(self.index.find, keys).tolist()
         states = self._states(self._chosen(ids))
         return [states.get(one) for one in ids]
 
     def _states(self, chosen: Array) -> dict[int, Any]:
         """Return the states of the ``chosen`` ids, by id."""
-        records: dict[int, list[Record]] = {}
-        for side in (0, 1):
-            block = self._picked(side, chosen)
-            if block is not None:
-                moments = self.stored_moments(side, block).tolist()
-                rows = zip(block.ids.tolist(), moments, block.batch.values, strict=True)
-                for one, moment, value in rows:
-                    records.setdefault(one, []).append((moment, side, value))
-        return {one: self.state_of(of_key) for one, of_key in records.items()}
+        return self.states_of(lambda block: chosen[block.ids], lambda block: block.ids)
 
     def column_keys(self, *, backwards: bool = False) -> Iterator[Any]:
         """Yield the keys with state in columns."""
@@ -292,10 +343,5 @@ class JoinRows(ManyValues):
     def take_columns(self, keys: Sequence[Any]) -> list[Any]:
         """Remove the states of ``keys`` from columns, and return them as `column_states` does."""
         taken = self.column_states(keys)
-        self.take_ids(ids_of(self.index, keys))
+        self.take_ids(ids_of(self.index.find, keys))
         return taken
-
-    def given(self, state: Any) -> Any:
-        """Return a state as dicts keep it, also if it is the Python values of an image."""
-        is_image = isinstance(state, Mapping) and len(next(iter(state.values()))) == 4
-        return self.state_of(list(records_of(state))) if is_image else state

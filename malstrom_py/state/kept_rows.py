@@ -30,7 +30,7 @@ SMALL: Final = 1 << 14
 class Block:
     """Rows: ``batch`` has their keys as a column, ``ids`` the ids of the keys, ``moments`` a number per row.
 
-    ``held``: of how many rows it holds the memory. ``known``: what `TimedRows` has found out about them.
+    ``ids``: None if keys have none. ``held``: of how many rows it holds the memory. ``known``: what has been found out about them.
     """
 
     batch: ColumnBatch
@@ -39,27 +39,33 @@ class Block:
     held: int
     known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    def __len__(self) -> int:
+        return len(self.moments)
+
     def rows(self, rows: Array) -> Block:
         """Return the rows at the indices ``rows``, which ascend; without a copy if they are neighbours."""
         import pyarrow as pa
 
-        count = len(rows)
-        if count == len(self.ids):
+        count, ids = len(rows), self.ids
+        if count == len(self):
             return self
         if count and rows[-1] - rows[0] == count - 1:
             first, last = int(rows[0]), int(rows[-1]) + 1
-            return Block(self.batch.cut(first, last), self.ids[first:last], self.moments[first:last], self.held)
-        return Block(self.batch.take(pa.array(rows)), self.ids[rows], self.moments[rows], count)
+            some = None if ids is None else ids[first:last]
+            return Block(self.batch.cut(first, last), some, self.moments[first:last], self.held)
+        some = None if ids is None else ids[rows]
+        return Block(self.batch.take(pa.array(rows)), some, self.moments[rows], count)
 
     def compact(self) -> Block:
         """Return the same rows, copied if they are less than a quarter of those whose memory they hold."""
         import numpy as np
         import pyarrow as pa
 
-        count = len(self.ids)
+        count, ids = len(self), self.ids
         if 4 * count > self.held:
             return self
-        return Block(self.batch.take(pa.array(np.arange(count))), self.ids.copy(), self.moments.copy(), count)
+        batch = self.batch.take(pa.array(np.arange(count)))
+        return Block(batch, None if ids is None else ids.copy(), self.moments.copy(), count)
 
     def in_order(self) -> Block:
         """Return the rows in the order of their moments, and of arrival."""
@@ -68,8 +74,9 @@ class Block:
 
         if (self.moments[1:] >= self.moments[:-1]).all():
             return self
-        order = np.argsort(self.moments, kind="stable")
-        return Block(self.batch.take(pa.array(order)), self.ids[order], self.moments[order], len(order))
+        order, ids = np.argsort(self.moments, kind="stable"), self.ids
+        batch = self.batch.take(pa.array(order))
+        return Block(batch, None if ids is None else ids[order], self.moments[order], len(order))
 
     def values(self) -> pa.Array:
         """Return the values as one column."""
@@ -92,7 +99,7 @@ class KeptRows:
         self._sent = False  # whether the kind is that of a batch, not of an image
 
     def __len__(self) -> int:
-        return sum(len(block.ids) for block in self.blocks)
+        return sum(map(len, self.blocks))
 
     def expected(self, batch: ColumnBatch) -> ColumnBatch | None:
         """Return ``batch`` with the types that are known of its stream; None if its values are of another kind.
@@ -110,12 +117,6 @@ class KeptRows:
             return batch
         cast = fitted(batch.columns, known.schema)
         return None if cast is None else batch.with_columns(cast, form=batch.form)
-
-    def has_sent(self, batch: ColumnBatch) -> bool:
-        """Return whether the stream has sent a batch of exactly these types."""
-        kind = self.kind
-        alike = kind is not None and kind.form is batch.form and kind.schema.equals(batch.columns.schema)
-        return self._sent and alike
 
     def _refit(self, known: Kind, schema: pa.Schema) -> Kind:
         cast = [fitted(block.batch.columns, schema) for block in self.blocks]
@@ -136,9 +137,9 @@ class KeptRows:
         self._sent = self._sent or sent
         blocks = self.blocks
         kept = ColumnBatch(batch.columns, key_column=batch.key_column, named=batch.named, form=batch.form)
-        blocks.append(Block(kept, ids, moments, len(ids)))
+        blocks.append(Block(kept, ids, moments, len(moments)))
         fan = _FANS[self.small > SMALL]
-        while len(blocks) >= fan and len(blocks[-fan].ids) <= min(self.small, fan * len(blocks[-1].ids)):
+        while len(blocks) >= fan and len(blocks[-fan]) <= min(self.small, fan * len(blocks[-1])):
             blocks[-fan:] = [self.merged(blocks[-fan:])]
 
     def merged(self, blocks: Sequence[Block]) -> Block:
@@ -148,7 +149,7 @@ class KeptRows:
     def pick(self, chosen: Chosen) -> Block | None:
         """Return the ``chosen`` rows as one block, in order; None if there are none."""
         picked = [block.rows(chosen(block).nonzero()[0]) for block in self.blocks]
-        picked = [block for block in picked if len(block.ids)]
+        picked = [block for block in picked if len(block)]
         return one_block(picked) if picked else None
 
     def take(self, chosen: Chosen) -> Block | None:
@@ -229,5 +230,6 @@ def one_block(blocks: Sequence[Block]) -> Block:
     alike = all(one.type == other.type for one, other in pairwise(keys))
     key_column = pa.concat_arrays(keys) if alike else one_key_column(map(plain_key, keys))
     batch = ColumnBatch(columns, key_column=key_column, named=first.named, form=first.form)
-    ids = np.concatenate([block.ids for block in blocks])
-    return Block(batch, ids, np.concatenate([block.moments for block in blocks]), len(ids))
+    moments = np.concatenate([block.moments for block in blocks])
+    ids = None if blocks[0].ids is None else np.concatenate([block.ids for block in blocks])
+    return Block(batch, ids, moments, len(moments))

@@ -225,7 +225,7 @@ class SeenValues(ManyValues):
 
         if not keys or not len(self._place_of):
             return np.full(len(keys), -1)
-        ids = ids_of(self._keys, keys)
+        ids = ids_of(self._keys.find, keys)
         return np.where(ids >= 0, self._place_of[ids], -1)
 
     def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:

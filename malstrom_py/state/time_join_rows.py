@@ -54,8 +54,8 @@ class TimeJoinRows(JoinRows):
     def stored_moments(self, side: int, block: Block) -> Array:
         return block.moments >> 1  # 2 * time + alone
 
-    def put(self, side: int, batch: ColumnBatch, ids: Array, moments: Array) -> None:
-        self.sides[side].add(batch, ids, moments << 1, sent=False)
+    def put(self, side: int, batch: ColumnBatch, moments: Array) -> None:
+        self.sides[side].add(batch, self.ids(batch.key_column), moments << 1, sent=False)
 
     def drop(self, chosen: Array) -> None:
         for kept in self.sides:

@@ -129,7 +129,7 @@ def summed(s: Any) -> Any:
         (JoinPanes, "take", stays, outer, STATE_LAWS),
         (JoinPanes, "many", one_side_is_found, outer, STATE_LAWS),
         (JoinPanes, "set_many", one_pane_is_put, outer, STATE_LAWS),
-        (JoinPanes, "drop", stays_in_columns, outer, [LAW]),
+        (JoinPanes, "drop_keys", stays_in_columns, outer, [LAW]),
         (JoinPanes, "image", one_side_is_in_the_image, outer, [LAW]),
         (KeyedState, "collect", one_side_moves, interval, STATE_LAWS),
         (KeyedState, "collect", a_side_stays, interval, STATE_LAWS),
