@@ -282,8 +282,8 @@ def _codes_of_keys(left: Any, right: Any) -> tuple[Array, Array, int]:
     import pyarrow as pa
 
     if left is None or right is None:
-        zeros = np.zeros(len(right if left is None else left), np.int64)
-        return (zeros[:0], zeros, 1) if left is None else (zeros, zeros[:0], 1)
+        lefts, rights = (np.zeros(0 if keys is None else len(keys), np.int64) for keys in (left, right))
+        return lefts, rights, 1
     if pa.types.is_int64(left.type) and pa.types.is_int64(right.type) and not left.null_count + right.null_count:
         numbers = left.to_numpy(), right.to_numpy()
         least, most = (int(of(list(map(of, numbers)))) for of in (np.min, np.max))

@@ -39,8 +39,8 @@ _RUNS_MAX: Final = 1024
 _PIECE: Final = 1024
 """As many keys become Python objects together."""
 
-_COUNTED: Final = 4096
-"""Keys of up to so many rows are counted each time."""
+_COUNTED: Final = 1 << 14
+"""So many rows are looked at to know about how many keys there are."""
 
 _CHANGED: Final = 1 << 16
 """So many changed keys may be noted more than once."""
@@ -53,7 +53,7 @@ class JoinPanes(JoinSides):
     moment of a row is the start of its pane.
     """
 
-    __slots__ = ("_changed", "_counted", "_kind", "_origin", "_span", "_written", "columns", "rows")
+    __slots__ = ("_changed", "_kind", "_origin", "_span", "_written", "columns", "rows")
 
     forms: ClassVar[frozenset[RowForm]] = frozenset((DICTS, SCALAR))
 
@@ -68,7 +68,6 @@ class JoinPanes(JoinSides):
         self._kind: ColumnKind | None = None  # of the keys
         self._changed: list[pa.Array] = []  # the first is of keys that differ
         self._written = frozenset[int]()  # the panes that the last barrier wrote
-        self._counted = (0, 0)  # rows and keys
 
     def starts(self) -> list[int]:
         """Return the starts of all panes, in order."""
@@ -205,8 +204,8 @@ class JoinPanes(JoinSides):
         found = list[Block | None]()
         for kept in self.sides:
             if until < end:
-                found.append(kept.pick(lambda block: (block.moments >= first) & (block.moments < end)))
-            gone = kept.take(lambda block: block.moments < until)
+                found.append(kept.pick(lambda block: block.before(end) & ~block.before(first)))
+            gone = kept.take(lambda block: block.before(until))
             if gone is not None and not self._written.isdisjoint(closed):  # else its keys have been noted since
                 self.note_keys(gone.batch.key_column)
             if until >= end:
@@ -346,11 +345,23 @@ class JoinPanes(JoinSides):
         return max(self._count_keys(), *sides, 0)
 
     def _count_keys(self) -> int:
-        """Return the number of keys of columns; of many rows only once it may be another one by a quarter."""
-        rows, (rows_before, keys) = sum(map(len, self.sides)), self._counted
-        if rows <= _COUNTED or 4 * abs(rows - rows_before) > rows_before:
-            rows_before, keys = self._counted = rows, len(self._live_keys())
-        return keys * rows // rows_before if rows_before else 0
+        """Return the number of keys of columns; of many rows an estimate (Chao 1984) from some of them."""
+        import numpy as np
+        import pyarrow as pa
+
+        rows = sum(map(len, self.sides))
+        step = max(-(-rows // _COUNTED), 1)
+        draw, some = np.random.default_rng(0), list[pa.Array]()
+        for block in self._blocks():
+            # At random, since keys may come in turn.
+            firsts = np.arange(0, len(block), step)
+            places = np.minimum(firsts + draw.integers(0, step, len(firsts)), len(block) - 1)
+            keys: Any = block.batch.key_column
+            some.append(plain_key(keys.take(pa.array(places))))
+        counts = one_key_column(some).value_counts().field("counts").to_numpy()
+        once, twice = (int(np.count_nonzero(counts == times)) for times in (1, 2))
+        unseen = once * (once - 1) // (2 * (twice + 1)) if step > 1 else 0
+        return min(len(counts) + unseen, rows)
 
 
 def _in_index(index: GroupIndex) -> Chosen:

@@ -30,7 +30,7 @@ SMALL: Final = 1 << 14
 class Block:
     """Rows: ``batch`` has their keys as a column, ``ids`` the ids of the keys, ``moments`` a number per row.
 
-    ``ids``: None if keys have none. ``held``: of how many rows it holds the memory. ``known``: what has been found out about them.
+    ``ids``: None if keys have none. ``held``: of how many rows it holds the memory. ``known``: what has been found out.
     """
 
     batch: ColumnBatch
@@ -41,6 +41,18 @@ class Block:
 
     def __len__(self) -> int:
         return len(self.moments)
+
+    def before(self, moment: int) -> Array:
+        """Return which rows have a smaller moment; at no cost per row where all do, or none."""
+        import numpy as np
+
+        known = self.known
+        if "least" not in known:
+            known.update(least=int(self.moments.min()), most=int(self.moments.max()))
+        if known["least"] < moment <= known["most"]:
+            earlier: Array = self.moments < moment
+            return earlier
+        return np.full(len(self), known["most"] < moment)
 
     def rows(self, rows: Array) -> Block:
         """Return the rows at the indices ``rows``, which ascend; without a copy if they are neighbours."""

@@ -388,6 +388,45 @@ def test_values_that_no_image_stores_are_rows_for_a_move_only() -> None:
     assert {key: len(pairs) for key, pairs in run.found.items()} == {"a": 2, "b": 2}
 
 
+def test_s2_a_delta_has_only_the_keys_that_changed() -> None:
+    run = Run(windowed("outer", windows.tumbling(60)))
+    run.take(columns_of([(key, key, 1) for key in range(500)], "other numbers"), 0)
+    full = run.tester.barrier("s0").states["join"]
+    run.take(columns_of([(3, 1, 2), (901, 2, 2)], "other numbers"), 1)
+    delta = run.tester.barrier("s1", parent="s0").states["join"]
+    assert len(delta) * 10 < len(full)
+    assert len(run.tester.barrier("s2", parent="s1").states["join"]) < len(delta)
+
+
+def test_changed_keys_are_noted_once_though_they_come_often() -> None:
+    panes = JoinPanes(60, tracked=lambda: True)
+    for _ in range(40):
+        panes.add_columns(0, columns_of([(key, key, 1) for key in range(10_000)], "other numbers"))
+    assert sum(map(len, panes._changed)) < 120_000
+    (changed,) = panes.changed_columns()
+    assert sorted(changed.to_pylist()) == list(range(10_000))
+    assert panes.changed_columns() == []
+
+
+@pytest.mark.parametrize("keys", [100, 50_000, 300_000])
+def test_the_number_of_keys_is_about_right_without_a_look_at_all_rows(keys: int) -> None:
+    panes = JoinPanes(60)
+    for start in range(0, 300_000, 50_000):
+        rows = range(start, start + 50_000)
+        panes.add_columns(0, columns_of([(row * 7919 % keys, row, 1) for row in rows], "other numbers"))
+    assert keys / 2 < len(panes) <= min(2 * keys, 300_000)
+    assert sum(1 for _ in panes) == keys
+
+
+def test_text_that_is_not_utf_8_is_no_key_of_columns() -> None:
+    panes = JoinPanes(60)
+    keys = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")]
+    )
+    batch = ColumnBatch(pa.RecordBatch.from_pydict({"n": [1]}), key_column=keys, time_column=pa.array([1]))
+    assert not panes.add_columns(0, batch)
+
+
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("window", [windows.tumbling(6), windows.sliding(6, 4)])
 def test_s2_panes_that_closed_are_gone_from_the_next_delta(window: windows.Windows, *, columns: bool) -> None:

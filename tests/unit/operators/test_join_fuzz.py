@@ -40,6 +40,8 @@ TYPES: Final[list[list[pa.DataType]]] = [
     [pa.int64(), pa.int16(), pa.uint64()],
     [pa.binary(), pa.large_binary()],
     [pa.dictionary(pa.int32(), pa.string()), pa.string()],
+    [pa.int64()],
+    [pa.int64(), pa.string(), pa.null()],
 ]
 """Of columns of keys."""
 
@@ -48,6 +50,8 @@ KEYS: Final[list[list[Any]]] = [
     [0, 1, 300, None],
     [b"a", b"", b"\xff", None],
     ["a", "b", "ä", None],
+    [0, 2**63 - 1, -(2**63), 7],
+    [None],
 ]
 
 
@@ -184,7 +188,7 @@ class Run:
     def __init__(self, join: Any) -> None:
         self._join = join
         self._tester = self._new()
-        self._snapshot: Any = None
+        self._chain: list[Any] = []
         self.sent: list[Sent] = []
 
     def _new(self) -> OperatorTester:
@@ -200,12 +204,17 @@ class Run:
                 self.sent.append((message.key, *message.value, message.timestamp))
 
     def disturb(self, draw: Random) -> None:
-        """Write a snapshot, and perhaps restore it; or move some keys away, and back."""
+        """Write a snapshot, in full or as a delta, and perhaps restore it; or move some keys away, and back."""
         if draw.random() < 0.5:
-            kept = self._tester.barrier(f"s{draw.random()}")
+            if draw.random() < 0.3:
+                self._chain = []
+            number = len(self._chain)
+            parent = {"parent": f"s{number - 1}"} if number else {}
+            self._chain.append(self._tester.barrier(f"s{number}", **parent))
             if draw.random() < 0.5:
                 self._tester = self._new()
-                self._tester.install([kept], slots=[0])
+                self._tester.install(self._chain, slots=[0])
+                self._chain = []
             return
         other, keys = self._new(), sorted(self._tester.interrogate(), key=repr)
         taken = self._tester.collect(draw.sample(keys, len(keys) // 2))
