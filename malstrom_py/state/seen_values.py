@@ -41,7 +41,7 @@ class SeenValues(ManyValues):
     malstrom_py.state.group_index.NotColumnar: a key that no column holds
     """
 
-    __slots__ = ("_changed", "_first", "_keys", "_live", "_owners", "_pairs", "_place_of", "_places", "_values")
+    __slots__ = ("_changed", "_first", "_keys", "_live", "_met", "_owners", "_pairs", "_place_of", "_places", "_values")
 
     def __init__(self) -> None:
         self._begin()
@@ -61,6 +61,7 @@ class SeenValues(ManyValues):
         self._values: GroupIndex | None = None  # None: values are integers near `_first`, or None
         self._first: int | None = None
         self._places = 0  # given so far
+        self._met = 0  # so many keys had ids when places were given
         self._place_of = np.full(0, -1)  # by the id of a key; -1: it has no state
         self._owners = np.zeros(0, np.int64)  # by place: the id of its key
         self._live = np.zeros(0, np.bool_)  # by place
@@ -184,9 +185,14 @@ class SeenValues(ManyValues):
         if len(self._keys) > len(self._place_of):
             self._place_of = longer(self._place_of, 2 * len(self._keys), -1)
         places = self._place_of[key_ids]
-        if (places < 0).any():
-            new, at = np.unique(key_ids[places < 0], return_index=True)
-            new = new[np.argsort(at)]  # in the order of arrival, also of keys that come back
+        missing = key_ids[places < 0]
+        if len(missing):
+            first, self._met = self._met, len(self._keys)
+            if missing.min() >= first:  # all of them are new, and ids are in the order of arrival
+                new = np.arange(first, self._met)
+            else:
+                new, at = np.unique(missing, return_index=True)
+                new = new[np.argsort(at)]  # in the order of arrival, also of keys that come back
             end = self._places + len(new)
             if end > len(self._live):
                 self._owners = longer(self._owners, 2 * end, 0)
