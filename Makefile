@@ -153,7 +153,7 @@ soak: $(VENV)/.dev
 	@$(PY) -m tests.simulation.soak commits --first 0 --seeds $(SEEDS)
 	@$(PY) -m tests.simulation.soak postgres --first 0 --seeds $$(( ($(SEEDS) + 4) / 5 ))
 	@TRACED_EXAMPLES=$(EXAMPLES) COMPILED_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout 0 \
-		tests/unit/traced/test_traced_law.py tests/laws/test_compiled_jobs.py
+		tests/unit/traced/test_traced_law.py tests/unit/operators/test_compiled_folds.py tests/laws/test_compiled_jobs.py
 
 chaos: $(VENV)/.dev
 	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK) --state-bytes $(STATE_BYTES)

@@ -381,10 +381,12 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         *,
         default: Callable[[], S],
         on_error: OnError = "fail",
+        compile: bool = True,
         **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, S]:
         """Emit per record ``fn(accumulated, value)``, starting with ``default()``."""
-        factory = partial(Fold, fn=function_of(fn, name), default=self._default(default, name))
+        compiles = compile and self.job.compiles
+        factory = partial(Fold, fn=function_of(fn, name), default=self._default(default, name), compiles=compiles)
         return self._then("fold", name, factory, fn, on_error=on_error, upgrade=upgrade)
 
     def count(self, name: str, **upgrade: Unpack[Kept]) -> KeyedStreamBuilder[K, int]:

@@ -24,7 +24,6 @@ from malstrom_py.data.figures import unchanged
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.data.row_form import DICTS, SCALAR, RowForm, looked_up
 from malstrom_py.data.unshared import unshared
-from malstrom_py.errors import InternalError
 from malstrom_py.errors.text import column_of
 from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext, read_by
 from malstrom_py.operators.column_figures import ColumnFigures, column_for, in_arrays, keys_column_of, record_batch
@@ -357,23 +356,44 @@ class Mean(Figure):
     aggregation = agg.mean()
 
 
-class Fold(Figure):
-    """Per record ``fn(accumulated, value)``, from ``default()`` on. What ``fn`` may change later is sent as a copy."""
+class Fold(KeyedOperator):
+    """Per record ``fn(accumulated, value)``, from ``default()`` on. What ``fn`` may change later is sent as a copy.
 
-    figures = False
+    Columns remain columns where ``fn`` only adds, or keeps the largest, the smallest or the last.
+    """
 
     advice = "Name a column or a function with by=, or filter such values out before it"
 
     @classmethod
-    def columns_read(cls, **options: Any) -> None:
-        return None
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        return read_by(options["fn"], 1)
 
-    def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any], default: Callable[[], Any]) -> None:
-        self.aggregation = Aggregation("fold", default, fn, _unmergeable, unchanged)
+    def __init__(
+        self,
+        context: StepContext,
+        *,
+        fn: Callable[[Any, Any], Any],
+        default: Callable[[], Any],
+        compiles: bool = True,
+    ) -> None:
+        from malstrom_py.operators.compiled_folds import CompiledFold  # a job is defined without it
+
         super().__init__(context, function=fn)
+        self._fn = fn
+        self._default = default
+        self._compiled = CompiledFold(context, self.state, fn, default, compiles=compiles)
+        self.takes_columns = self._compiled.takes_columns
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        made = self._compiled.scan(batch)
+        self.takes_columns = self._compiled.takes_columns
+        if made is None:
+            super().on_batch(batch, out)
+        elif len(made):
+            out.send(made)
 
     def update(self, rows: Rows, results: list[Any]) -> None:
-        states, fn, default = self.states, self.aggregation.add, self.aggregation.init
+        states, fn, default = self.states, self._fn, self._default
         get = states.get
         for key, value in rows:
             accumulated = get(key, _ABSENT)
@@ -383,10 +403,6 @@ class Fold(Figure):
             sent = unshared(made) if made is accumulated else made
             states[key] = unshared(value) if made is value else made
             results.append(sent)
-
-
-def _unmergeable(left: Any, right: Any) -> Any:
-    raise InternalError("the states of a fold have no merge")
 
 
 class Reduce(KeyedOperator):

@@ -80,6 +80,26 @@ def shape_of_records(names: Sequence[str]) -> Shape:
     return Shape(join, split, stored)
 
 
+def shape_of_fields(names: Sequence[str]) -> Shape:
+    """Return the shape of a dict with the fields ``names``, each the state of an aggregation.
+
+    >>> shape = shape_of_fields(["n", "least"])
+    >>> shape.join([[1, 2], [3, 4]]), shape.split([{"n": 1, "least": 3}])
+    ([{'n': 1, 'least': 3}, {'n': 2, 'least': 4}], [[1], [3]])
+    """
+    fields = list(names)
+
+    def split(states: list[Any]) -> list[list[Any]]:
+        if any(type(state) is not dict or list(state) != fields for state in states):
+            raise NotColumnar("a state with other fields")
+        return [[state[name] for state in states] for name in fields]
+
+    def join(columns: list[list[Any]]) -> list[Any]:
+        return [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    return Shape(join, split, lambda shapes: {"record": dict(zip(fields, shapes, strict=True))})
+
+
 class FigureStates(ManyValues):
     """Key -> state, in ``groups``.
 

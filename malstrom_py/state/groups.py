@@ -214,6 +214,22 @@ class Groups:
             lane.set_arrivals(ids, of_keys)
         self._mark(ids)
 
+    def begin(self, keys: pa.Array, states: Sequence[Any]) -> None:
+        """Let those of ``keys`` without a state begin with one: per aggregation a constant, None: with nothing.
+
+        They have none before something is added.
+        """
+        import pyarrow as pa
+
+        if all(state is None for state in states):
+            return
+        distinct = keys.unique()
+        new = distinct.filter(pa.array(self.find(distinct) < 0))
+        ids = self._grown(new).ids
+        for lane, state in zip(self._lanes, states, strict=True):
+            if state is not None and len(ids):
+                lane.set(ids, lane.arrays_of([state] * len(ids)))
+
     def columns(self, ids: Array) -> list[pa.Array]:
         """Return the states of ``ids`` as columns, of which `stored_shapes` make the states of the row path."""
         return [column for lane in self._lanes for column in lane.columns(ids)]

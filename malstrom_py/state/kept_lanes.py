@@ -1,4 +1,6 @@
-"""The lanes that keep one of the values of a key: min, max, first and last; and the lane of each aggregation."""
+"""The lanes that keep one of the values of a key: min, max, first and last; those of functions of the user's, which do
+as ``+``, ``<`` and ``>`` of Python do; and the lane of each aggregation.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from malstrom_py.state.group_values import (
     arrow_of,
     comparable,
     dtype_of,
+    is_odd,
 )
 from malstrom_py.state.top_lane import TopLane
 
@@ -218,6 +221,56 @@ class _Edge(_Kept):
         return kept, type_, has, has & ~known
 
 
+class _Total(SumLane):
+    """The sum of a function. No total is -0.0: no sum from 0 on is, and ``state or 0`` would make it 0."""
+
+    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
+        import numpy as np
+
+        totals, *more = self._arrays_of_column(columns[0], None)
+        if totals.dtype.kind == "f" and (np.signbit(totals) & (totals == 0)).any():
+            raise NotColumnar("a sum of -0.0")
+        return totals, *more
+
+
+class _Extreme(_Best):
+    """What a function keeps. Which of 0.0 and -0.0 it keeps, and whether it keeps NaN, depends on how it compares."""
+
+    def values(self, column: pa.Array | None) -> Values | None:
+        values = super().values(column)
+        if values is not None and is_odd(values.data):
+            raise NotColumnar("NaN or -0.0 among values that a function compares")
+        return values
+
+    def _kept_of(self, column: pa.Array) -> tuple[Array, pa.DataType | None, Array]:
+        kept = super()._kept_of(column)
+        if is_odd(kept[0]) or not kept[2].all():
+            raise NotColumnar("NaN, -0.0 or None is kept")
+        return kept
+
+
+class _Newest(_Edge):
+    """The last value, which is the state itself and not None."""
+
+    def values(self, column: pa.Array | None) -> Values | None:
+        values = super().values(column)
+        if values is not None and values.valid is not None:
+            raise NotColumnar("None among values of which the last is kept")
+        return values
+
+    def columns(self, ids: Array) -> list[pa.Array]:
+        return [self.finish(ids)]
+
+    def shape(self, first: int) -> StoredShape:
+        return first
+
+    def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
+        kept, type_, known = self._kept_of(columns[0])
+        if not known.all():
+            raise NotColumnar("None is kept")
+        return kept, type_, known, ~known
+
+
 LANES: Final[dict[str | None, Callable[[Aggregation[Any, Any]], Lane]]] = {
     "count": CountLane,
     "sum": SumLane,
@@ -227,6 +280,10 @@ LANES: Final[dict[str | None, Callable[[Aggregation[Any, Any]], Lane]]] = {
     "first": lambda one: _Edge(one, latest=False),
     "last": lambda one: _Edge(one, latest=True),
     "top": TopLane,
+    "fold-sum": _Total,
+    "fold-largest": lambda one: _Extreme(one, largest=True),
+    "fold-smallest": lambda one: _Extreme(one, largest=False),
+    "fold-last": lambda one: _Newest(one, latest=True),
 }
 
 

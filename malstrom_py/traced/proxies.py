@@ -40,33 +40,38 @@ def _refuse(self: Any, *_: Any) -> NoReturn:
 
 
 class Row:
-    """The proxy for a row that is a dict."""
+    """The proxy for a row that is a dict. ``names``: of its fields, each with the name that `Questions.read` takes.
 
-    def __init__(self, paths: Questions) -> None:
+    None: it has all fields that can be read, by their names.
+    """
+
+    def __init__(self, paths: Questions, names: Mapping[str, str] | None = None) -> None:
         self._paths = paths
+        self._names: Mapping[str, str] = paths.kinds if names is None else names
+        self._is_renamed = names is not None
 
     def __getitem__(self, name: Any) -> Any:
         if name not in self:
             raise KeyError(name)
-        return field_of(name, self._paths)
+        return field_of(self._names[name] if self._is_renamed else name, self._paths)
 
     def get(self, name: Any, default: Any = None) -> Any:
         return self[name] if name in self else default  # noqa: SIM401  there is no other get
 
     def keys(self) -> Iterable[str]:
-        return dict.fromkeys(self._paths.kinds).keys()
+        return dict.fromkeys(self._names).keys()
 
     def nodes(self) -> dict[str, Node]:
         """Return the nodes of all fields."""
-        return {name: self._paths.read(name) for name in self._paths.kinds}
+        return {name: self._paths.read(self._names[name] if self._is_renamed else name) for name in self._names}
 
     def __contains__(self, name: Any) -> bool:
         if type(name) is not str:
             raise NoFields
-        return name in self._paths.kinds
+        return name in self._names
 
     def __len__(self) -> int:
-        return len(self._paths.kinds)
+        return len(self._names)
 
     def __or__(self, other: Any) -> Any:
         return dict(self) | other

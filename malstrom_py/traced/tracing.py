@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from malstrom_py.traced.nodes import Choice, Failing, Kind, Node, NoFields, NotTraceable, Result, Tree, leaves
-from malstrom_py.traced.proxies import KINDS, OVERLAY, Row, Table, Value, field_of, replaced
+from malstrom_py.traced.proxies import KINDS, OVERLAY, Questions, Row, Table, Value, field_of, replaced
 from malstrom_py.traced.purity import Checking, Impure, Outside
 
 KEY: Final = "\0key"
@@ -42,17 +42,19 @@ class Traced:
 
 
 def trace(
-    function: Callable[[Any], Any],
+    function: Callable[..., Any],
     kinds: Mapping[str, Kind],
     nullable: frozenset[str] = frozenset(),
     *,
     is_scalar: bool = False,
     key: Kind | None = None,
+    arguments: Callable[[Questions], tuple[Any, ...]] | None = None,
 ) -> Traced | str:
     """Return what ``function`` computes from a row with ``kinds`` of fields; a text says why that cannot be known.
 
     ``nullable``: the fields that may be None. ``is_scalar``: the argument is the only field of its row, ``value``.
     ``key``: of what kind the keys are, which are the first argument; they are the field `KEY`.
+    ``arguments``: what the function is called with, if that is something else.
 
     >>> traced = trace(lambda row: row["price"] * 2 if row["price"] > 3 else None, {"price": "int"})
     >>> traced.tree.test.operation, traced.tree.yes.value.operation, traced.tree.no.value
@@ -63,7 +65,7 @@ def trace(
     checking = Checking(replaced, OVERLAY)
     try:
         own = checking.checked(function)
-        paths = _Paths(own, kinds, nullable, checking.outside, is_scalar=is_scalar, key=key)
+        paths = _Paths(own, kinds, nullable, checking.outside, is_scalar=is_scalar, key=key, arguments=arguments)
         tree = paths.explored([])
     except (Impure, NotTraceable) as refused:
         return refused.why
@@ -137,10 +139,12 @@ class _Paths:
         *,
         is_scalar: bool = False,
         key: Kind | None = None,
+        arguments: Callable[[Questions], tuple[Any, ...]] | None = None,
     ) -> None:
         self._function = function
         self._is_scalar = is_scalar
         self._key: Kind | None = key
+        self._arguments = arguments
         self.kinds = kinds
         self.nullable = nullable
         self.outside = outside
@@ -171,8 +175,10 @@ class _Paths:
             tree = self._chosen(tests[place], tree, self.explored(others))
         return tree
 
-    def arguments(self) -> list[Any]:
+    def arguments(self) -> Sequence[Any]:
         """Return what the function is called with."""
+        if self._arguments is not None:
+            return self._arguments(self)
         value = field_of("value", self) if self._is_scalar else Row(self)
         return [value] if self._key is None else [field_of(KEY, self), value]
 

@@ -126,6 +126,14 @@ CASES: dict[str, Case] = {
     "top_n of floats": timed(lambda s: s.top_n("step", 3, by="x")),
     "top_n of text": timed(lambda s: s.top_n("step", 2, by="s")),
     "reduce": timed(lambda s: s.reduce("step", lambda one, other: max(one, other, key=lambda row: row["n"]))),
+    "fold": timed(lambda s: s.fold("step", lambda total, row: total + row["n"], default=int)),
+    "fold of fields": timed(
+        lambda s: s.fold(
+            "step",
+            lambda state, row: {"n": state["n"] + row["x"], "most": max(state["most"], row["n"]), "last": row["b"]},
+            default=lambda: {"n": 0, "most": 2, "last": False},
+        )
+    ),
     "stateful_map": timed(lambda s: s.stateful_map("step", lambda key, row, n: (n + row["n"],) * 2, default=int)),
     "collect": timed(lambda s: s.collect("step", size=3)),
     **{

@@ -14,6 +14,7 @@ INFRASTRUCTURE = {
     "base",
     "batch_sizing",
     "compiled",
+    "compiled_folds",
     "enrich.calls",
     "failures",
     "first_rows",

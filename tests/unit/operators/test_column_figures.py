@@ -20,7 +20,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, AnyOf, Collect, Epoch, Interrogate
 from malstrom_py.data.row_form import SCALAR
 from malstrom_py.errors import InternalError
-from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Final, Max, Mean, Min, Sum, TopN
+from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Final, Fold, Max, Mean, Min, Sum, TopN
 from malstrom_py.operators.keyed import StatefulOperator, expiring
 from malstrom_py.rescale.slots import StableSlots
 from malstrom_py.state.artefact import Opened, contents, entries_in, is_delta, merged
@@ -45,6 +45,14 @@ STEPS: dict[str, Factory] = {
     "mean": partial(Mean, by=BY),
     "aggregate": partial(Aggregate, aggregations=FIGURES),
     "final": Final,
+    "fold": partial(Fold, fn=lambda total, row: total + row["v"], default=int),
+    "largest": partial(Fold, fn=lambda best, row: max(best, row["v"]), default=lambda: -3),
+    "newest": partial(Fold, fn=lambda _, row: row["v"], default=int),
+    "fields": partial(
+        Fold,
+        fn=lambda state, row: {"n": state["n"] + 1, "least": min(row["v"], state["least"])},
+        default=lambda: {"least": float("inf"), "n": 0},
+    ),
 }
 """Steps whose states are figures."""
 

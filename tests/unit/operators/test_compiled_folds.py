@@ -1,0 +1,258 @@
+"""`fold` on columns gives what its function gives row by row: results, types, errors and states."""
+
+from __future__ import annotations
+
+import logging
+import math
+import operator
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from malstrom_py.codec import Codec
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.row_form import SCALAR
+from malstrom_py.errors import InternalError
+from malstrom_py.operators import compiled_folds
+from malstrom_py.operators.aggregate import Fold
+from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.compiled_folds import CompiledFold
+from malstrom_py.operators.keyed import StatefulOperator
+from malstrom_py.state.figure_states import FigureStates
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.testing.exact import same
+from tests.unit.operators.stepping import Stepped
+from tests.unit.traced.test_traced_law import batches, expressions, function_of
+
+TOTAL = partial(Fold, fn=lambda total, row: total + row["v"], default=int)
+
+
+def columns(keys: list[Any], **of: Any) -> ColumnBatch:
+    return ColumnBatch(pa.RecordBatch.from_pydict(of), key_column=pa.array(keys))
+
+
+def states(step: Stepped) -> Any:
+    assert isinstance(step.operator, StatefulOperator)
+    return step.operator.state.values
+
+
+def both(factory: Any, *given: ColumnBatch) -> tuple[Stepped, Stepped]:
+    by_rows = [Batch(batch.values, keys=batch.keys) for batch in given]
+    return Stepped(factory).push(*given), Stepped(factory).push(*by_rows)
+
+
+FOLDS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[], Any]]] = {
+    "sum": (lambda total, row: total + row["v"], int),
+    "sum of floats from 0": (lambda total, row: total + row["x"], int),
+    "integers among floats": (lambda total, row: total + row["v"], float),
+    "sum from another number": (lambda total, row: row["v"] + total, lambda: 7),
+    "difference": (lambda total, row: total - row["v"], int),
+    "count": (lambda n, _: n + 1, int),
+    "count of some": (lambda n, row: n + 1 if row["x"] > 1 else n, int),
+    "sum of some": (lambda total, row: total + (row["v"] if row["x"] > 1 else 0), int),
+    "floats of some": (lambda total, row: total + row["x"] if row["v"] > 1 else total, float),
+    "several parts": (lambda total, row: total + row["v"] + row["v"] * 2, int),
+    "largest": (lambda best, row: max(best, row["v"]), int),
+    "smallest": (lambda best, row: min(row["x"], best), lambda: float("inf")),
+    "by comparing": (lambda best, row: row["v"] if best < row["v"] else best, lambda: 2),  # noqa: FURB136
+    "largest or none": (lambda best, row: row["v"] if best is None or row["v"] > best else best, lambda: None),
+    "sum or none": (lambda total, row: (total or 0) + row["x"], lambda: None),
+    "begun sum": (lambda total, row: row["x"] if total is None else total + row["x"], lambda: None),
+    "last": (lambda _, row: row["v"], int),
+    "fields": (
+        lambda state, row: {
+            "n": state["n"] + 1,
+            "total": state["total"] + row["x"],
+            "most": max(state["most"], row["v"]),
+            "least": min(state["least"], row["v"]),
+            "last": row["v"],
+        },
+        lambda: {"n": 0, "total": 0.0, "most": 0, "least": 100, "last": 0},
+    ),
+    "another field": (lambda state, row: {**state, "n": state["n"] + 1}, lambda: {"n": 0}),
+}
+
+
+@pytest.mark.parametrize("name", FOLDS)
+def test_what_is_known_is_done_in_arrays(name: str) -> None:
+    fn, default = FOLDS[name]
+    given = [columns(list("aba"), v=[1, 2, 300], x=[0.1, 2.5, 0.2]), columns(list("ca"), v=[-5, 4], x=[1.5, -1e300])]
+    one, other = both(partial(Fold, fn=fn, default=default), *given)
+    assert same(one.rows(), other.rows())
+    assert same(dict(states(one).items()), states(other))
+    assert isinstance(states(one), FigureStates)
+    assert one.counters.rows_made == 0
+
+
+@pytest.mark.parametrize("function", [max, min, operator.add])
+def test_values_that_are_numbers(function: Any) -> None:
+    given = ColumnBatch(pa.RecordBatch.from_pydict({"value": [3, 4, 1]}), key_column=pa.array(list("aba")), form=SCALAR)
+    one, other = both(partial(Fold, fn=function, default=int), given)
+    assert one.values() == other.values()
+    assert isinstance(states(one), FigureStates)
+
+
+REFUSED: dict[str, tuple[Callable[[Any, Any], Any], Callable[[], Any]]] = {
+    "product": (lambda total, row: total * row["v"], int),
+    "decay": (lambda total, row: total * 0.5 + row["x"], float),
+    "bound": (lambda total, row: total + row["v"] if total < 10 else total, int),
+    "two fields": (lambda s, row: {"a": s["a"] + 1, "b": s["a"]}, lambda: {"a": 0, "b": 0}),
+    "a list": (lambda _, row: [row["v"]], list),
+    "text": (lambda total, row: total + row["s"], str),
+    "another default": (lambda total, row: total + row["v"], iter([0, 5, 9, 9]).__next__),
+    "an integer that stays": (lambda total, row: total + row["x"] if row["v"] > 2 else total, int),
+    "largest of floats from an integer": (lambda best, row: max(best, row["x"]), int),
+    "zero becomes an integer": (lambda total, row: (total or 0) + row["v"], float),
+    "true, then two": (lambda n, row: row["v"] > 1 if n is None else n + (row["v"] > 1), lambda: None),
+    "no state at first": (lambda total, row: total + row["v"], lambda: None),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_known_is_done_by_rows(name: str) -> None:
+    fn, default = REFUSED[name]
+    step = Stepped(partial(Fold, fn=fn, default=default), on_error="skip")
+    step.push(columns(list("aba"), v=[1, 2, 3], x=[0.1, 2.5, 0.2], s=["a", "b", "c"]))
+    assert not isinstance(states(step), FigureStates)
+
+
+ODD: dict[str, list[ColumnBatch]] = {
+    "none": [columns(["a"], v=[1]), columns(["a", "b"], v=[None, 3])],
+    "large": [columns(["a"], v=[2**62]), columns(["a"], v=[2**62])],
+    "floats": [columns(["a"], v=[1]), columns(["a"], v=[0.5])],
+    "text": [columns(["a"], v=[1]), columns(["a"], v=["b"])],
+    "no column": [columns(["a"], v=[1]), columns(["a"], w=[2])],
+    "nan": [columns(["a", "a"], v=[1.5, math.nan]), columns(["a"], v=[2.5])],
+    "zeros": [columns(["a", "b", "a"], v=[0.0, -0.0, -0.0]), columns(["b"], v=[0.0])],
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("fold", ["sum", "largest", "last", "fields"])
+def test_odd_values_are_those_of_rows(name: str, fold: str) -> None:
+    fn, default = FOLDS[fold]
+    ones, others = (Stepped(partial(Fold, fn=fn, default=default), on_error="skip") for _ in range(2))
+    for batch in ODD[name]:
+        ones.push(batch)
+        others.push(Batch(batch.values, keys=batch.keys))
+        assert same(ones.rows(), others.rows())
+        assert same(dict(states(ones).items()), states(others))
+    assert ones.counters.skipped == others.counters.skipped
+
+
+def test_what_a_function_reads_from_outside_may_change() -> None:
+    more = {"n": 1}
+    step = Stepped(partial(Fold, fn=lambda total, row: total + row["v"] * more["n"], default=int))
+    step.push(columns(["a"], v=[1]))
+    assert isinstance(states(step), FigureStates)
+    more["n"] = 10
+    assert step.push(columns(["a"], v=[1])).values() == [1, 11]
+
+
+def test_not_compiled_on_request() -> None:
+    step = Stepped(partial(TOTAL, compiles=False)).push(columns(["a"], v=[1]))
+    assert not isinstance(states(step), FigureStates)
+
+
+def wrong(plan: Any, batch: ColumnBatch, of: Any) -> Any:
+    compiled_folds._computed_rightly(plan, batch, of)  # type: ignore[attr-defined]
+    return batch.with_columns(pa.RecordBatch.from_pydict({"value": [0] * len(batch)}), form=SCALAR)
+
+
+def test_a_difference_is_found(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(compiled_folds, "_computed_rightly", compiled_folds._computed, raising=False)
+    monkeypatch.setattr(compiled_folds, "_computed", wrong)
+    with caplog.at_level(logging.WARNING):
+        assert Stepped(TOTAL).push(columns(["a", "a"], v=[1, 2])).values() == [1, 3]
+    assert "gave other results on columns" in caplog.text
+    state = KeyedState("x", Codec())
+    fold = CompiledFold(StepContext("test", "x", checked=True), state, TOTAL.keywords["fn"], int)
+    with pytest.raises(InternalError, match="compile=False"):
+        fold.scan(columns(["a", "a"], v=[1, 2]))
+
+
+# The law
+
+PARTS = st.sampled_from(['r["i"]', 'r["f"]', 'r["j"]', 'r["b"]', 'r["t"]', "1"]) | expressions()
+FORMS = [
+    "state + {0}",
+    "{0} + state",
+    "state - {0}",
+    "max(state, {0})",
+    "max({0}, state)",
+    "min(state, {0})",
+    "({0} if {0} > state else state)",
+    "(state if state <= {0} else {0})",
+    "(state + {0} if {1} else state)",
+    "state + ({0} if {1} else 0)",
+    "(state or 0) + {0}",
+    "({0} if state is None else state + {0})",
+    "({0} if state is None or {0} < state else state)",
+    "{0}",
+    "(state + {0} + {1})",
+    "(state * {0})",
+    "(state + {0} if state > 0 else {1})",
+]
+DEFAULTS: dict[str, Callable[[], Any]] = {
+    "0": int,
+    "0.0": float,
+    "None": lambda: None,
+    "7": lambda: 7,
+    "-2.5": lambda: -2.5,
+    "-inf": lambda: -math.inf,
+    "False": lambda: False,
+}
+
+
+@st.composite
+def folds(draw: st.DrawFn) -> tuple[str, Callable[[], Any]]:
+    def change(state: str) -> str:
+        form = draw(st.sampled_from(FORMS))
+        return form.format(f"({draw(PARTS)})", f"({draw(PARTS)})").replace("state", state)
+
+    if draw(st.booleans()):
+        return change("state"), DEFAULTS[draw(st.sampled_from(sorted(DEFAULTS)))]
+    of = {name: DEFAULTS[draw(st.sampled_from(sorted(DEFAULTS)))]() for name in "ab"}
+    items = ", ".join(f'"{name}": {change(f"state[{name!r}]")}' for name in "ab")
+    # Only constants: what a default reads from outside must be one.
+    return f"{{{items}}}", eval(f"lambda: {of!r}".replace("-inf", "-1e999"))
+
+
+def by_rows(function: Any, default: Any, keys: list[Any], rows: list[Any], model: dict[Any, Any]) -> list[Any] | None:
+    sent = []
+    try:
+        for key, row in zip(keys, rows, strict=True):
+            model[key] = function(model[key] if key in model else default(), row)
+            sent.append(model[key])
+    except Exception:
+        return None
+    return sent
+
+
+@settings(max_examples=int(os.environ.get("TRACED_EXAMPLES", "150")), deadline=None)
+@given(folds(), st.lists(batches(), min_size=1, max_size=3), st.data())
+def test_columns_give_what_the_function_gives(
+    fold: tuple[str, Callable[[], Any]], given: list[pa.RecordBatch], data: st.DataObject
+) -> None:
+    source, default = fold
+    function = function_of(source, "state, r")
+    state = KeyedState("x", Codec())
+    compiled = CompiledFold(StepContext("test", "x"), state, function, default)
+    compiled._compare = lambda *_: None  # type: ignore[method-assign]  # the proof alone
+    model: dict[Any, Any] = {}
+    for batch in given:
+        keys = data.draw(st.lists(st.sampled_from(["a", "b"]), min_size=len(batch), max_size=len(batch)))
+        before = dict(state.values.items())
+        made = compiled.scan(ColumnBatch(batch, key_column=pa.array(keys)))
+        expected = by_rows(function, default, keys, batch.to_pylist(), model)
+        if made is None:
+            assert same(dict(state.values.items()), before)
+            return
+        assert same(made.values, expected), source
+        assert same(dict(state.values.items()), model), source
