@@ -95,6 +95,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         *,
         default: Callable[[], S],
         on_error: OnError = ...,
+        compile: bool = ...,
         **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, W]: ...
     @overload
@@ -105,6 +106,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         *,
         default: None = ...,
         on_error: OnError = ...,
+        compile: bool = ...,
         **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, W]: ...
     def stateful_map(
@@ -114,13 +116,19 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         *,
         default: Callable[[], Any] | None = None,
         on_error: OnError = "fail",
+        compile: bool = True,
         **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, W]:
         """Emit one output per record: ``fn(key, value, state) -> (output, new state, or None to drop it)``.
 
         ``default()`` returns the state of a new key; without ``default`` that state is None.
         """
-        factory = partial(StatefulMap, fn=function_of(fn, name), default=self._default(default, name))
+        factory = partial(
+            StatefulMap,
+            fn=function_of(fn, name),
+            default=self._default(default, name),
+            compiles=compile and self.job.compiles,
+        )
         return self._then("stateful_map", name, factory, fn, on_error=on_error, upgrade=upgrade)
 
     @overload
@@ -367,11 +375,22 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         return StreamBuilder(self.job, ref, traits)
 
     def reduce(
-        self, name: str, fn: Callable[[V_co, V_co], V_co], *, on_error: OnError = "fail", **upgrade: Unpack[Kept]
+        self,
+        name: str,
+        fn: Callable[[V_co, V_co], V_co],
+        *,
+        on_error: OnError = "fail",
+        compile: bool = True,
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, V_co]:
         """Emit per record its key's values so far, combined by ``fn(accumulated, value)``."""
         return self._then(
-            "reduce", name, partial(Reduce, fn=function_of(fn, name)), fn, on_error=on_error, upgrade=upgrade
+            "reduce",
+            name,
+            partial(Reduce, fn=function_of(fn, name), compiles=compile and self.job.compiles),
+            fn,
+            on_error=on_error,
+            upgrade=upgrade,
         )
 
     def fold(

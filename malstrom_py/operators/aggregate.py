@@ -28,7 +28,7 @@ from malstrom_py.errors.text import column_of
 from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext, read_by
 from malstrom_py.operators.column_figures import ColumnFigures, column_for, in_arrays, keys_column_of, record_batch
 from malstrom_py.operators.failures import ErrorPolicy, call_rows
-from malstrom_py.operators.keyed import KeyedOperator, Rows, StatefulOperator, keys_of
+from malstrom_py.operators.keyed import FoldingOperator, KeyedOperator, Rows, StatefulOperator, keys_of
 from malstrom_py.operators.names_taken import names_taken
 from malstrom_py.state.figure_states import FigureStates, shape_of_many, shape_of_one, shape_of_records
 from malstrom_py.state.group_index import NotColumnar
@@ -356,7 +356,7 @@ class Mean(Figure):
     aggregation = agg.mean()
 
 
-class Fold(KeyedOperator):
+class Fold(FoldingOperator):
     """Per record ``fn(accumulated, value)``, from ``default()`` on. What ``fn`` may change later is sent as a copy.
 
     Columns remain columns where ``fn`` only adds, or keeps the largest, the smallest or the last.
@@ -376,21 +376,9 @@ class Fold(KeyedOperator):
         default: Callable[[], Any],
         compiles: bool = True,
     ) -> None:
-        from malstrom_py.operators.compiled_folds import CompiledFold  # a job is defined without it
-
-        super().__init__(context, function=fn)
+        super().__init__(context, function=fn, folds=fn, default=default, compiles=compiles)
         self._fn = fn
         self._default = default
-        self._compiled = CompiledFold(context, self.state, fn, default, compiles=compiles)
-        self.takes_columns = self._compiled.takes_columns
-
-    def on_batch(self, batch: Batch, out: Outlet) -> None:
-        made = self._compiled.scan(batch)
-        self.takes_columns = self._compiled.takes_columns
-        if made is None:
-            super().on_batch(batch, out)
-        elif len(made):
-            out.send(made)
 
     def update(self, rows: Rows, results: list[Any]) -> None:
         states, fn, default = self.states, self._fn, self._default
@@ -405,13 +393,20 @@ class Fold(KeyedOperator):
             results.append(sent)
 
 
-class Reduce(KeyedOperator):
+class Reduce(FoldingOperator):
     """Per record the key's values so far, combined: first the value itself, then ``fn(accumulated, value)``. What
     ``fn`` may change later is sent as a copy.
     """
 
-    def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any]) -> None:
-        super().__init__(context, function=fn)
+    def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any], compiles: bool = True) -> None:
+        from malstrom_py.operators.compiled_folds import plain_function
+
+        plain = plain_function(fn)
+
+        def first_or_combined(accumulated: Any, value: Any) -> Any:
+            return value if accumulated is None else plain(accumulated, value)
+
+        super().__init__(context, function=fn, folds=first_or_combined, compiles=compiles)
         self._fn = fn
 
     def update(self, rows: Rows, results: list[Any]) -> None:

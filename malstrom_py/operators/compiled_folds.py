@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.figures import unchanged
-from malstrom_py.data.row_form import DICTS, RESULTS, SCALAR
+from malstrom_py.data.row_form import DICTS, SCALAR
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.column_figures import in_arrays, keys_column_of, record_batch
@@ -25,12 +25,15 @@ from malstrom_py.operators.first_rows import warn
 from malstrom_py.operators.names_taken import names_taken
 from malstrom_py.state.figure_states import FigureStates, Shape, shape_of_fields, shape_of_one
 from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.groups import Groups
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.traced.evaluation import results
-from malstrom_py.traced.folds import KEY, STATE, Change, Fold, Form, fold_of
+from malstrom_py.traced.folds import STATE, Change, Fold, Form, fold_of
 from malstrom_py.traced.in_python import Unproven, check_held, kind_in_python, kinds_of
 from malstrom_py.traced.nodes import Kind
 from malstrom_py.traced.purity import Checking, Impure, Outside, is_plain
+from malstrom_py.traced.returned import fields_returned, why_no_columns
+from malstrom_py.traced.tracing import KEY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +49,12 @@ _PLAIN_FUNCTIONS: Final[Mapping[Any, Callable[[Any, Any], Any]]] = {
 }
 """What functions that have no instructions do."""
 
+
+def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with instructions that does what ``function`` does, if one is known; else ``function``."""
+    return next((plain for known, plain in _PLAIN_FUNCTIONS.items() if known is function), function)
+
+
 Call = Callable[[Any, Any, Any], tuple[Any, Any]]
 """Takes the key, the value and the state of a row; returns what is sent, and the new state."""
 
@@ -59,6 +68,7 @@ class _Plan:
     shape: Shape
     begins: list[Any]
     fields: list[str]
+    form: Form
 
 
 class CompiledFold:
@@ -80,9 +90,7 @@ class CompiledFold:
     ) -> None:
         self._context = context
         self._state = state
-        self._function: Callable[..., Any] = (
-            _PLAIN_FUNCTIONS.get(function, function) if _is_hashed(function) else function
-        )
+        self._function = plain_function(function)
         self._default = default or (lambda: None)
         self._takes_key = takes_key
         self._plans: dict[Any, _Plan | str] = {}
@@ -182,7 +190,7 @@ class CompiledFold:
 
     def _planned(self, batch: ColumnBatch, keys: pa.Array) -> _Plan | str:
         names = batch.columns.schema.names
-        if batch.form not in (DICTS, RESULTS, SCALAR) or len(set(names)) < len(names):
+        if batch.form not in (DICTS, SCALAR) or len(set(names)) < len(names):
             return "has values that are not dicts"
         if any(name.startswith("\0") for name in names):
             return "has a column with a name that is not compiled"
@@ -194,13 +202,20 @@ class CompiledFold:
         fold = fold_of(self._function, form)
         if isinstance(fold, str):
             return fold
-        begins = [_begin_of(change, form, name) for name, change in fold.changes.items()]
+        trees = [change.part for change in fold.changes.values()]
+        refused = map(why_no_columns, trees if fold.output is None else [*trees, fold.output])
+        if (why := next((one for one in refused if one is not None), None)) is not None:
+            return why
+        begin_of = _begin_of if fold.output is None else _begin_as_seen
+        begins = [begin_of(change, form, name) for name, change in fold.changes.items()]
         if _ABSENT in begins:
             return "has a state that begins as another type"
         if not self._know(fold) or self._known is None:
             return "does something else with rows of another form"
         fields = sorted(name for name in fold.traced.fields if not name.startswith(STATE))
-        return _Plan(fold, self._known[2], self._known[1], [None if one is _NONE else one for one in begins], fields)
+        return _Plan(
+            fold, self._known[2], self._known[1], [None if one is _NONE else one for one in begins], fields, form
+        )
 
     # The net below the proof
 
@@ -251,10 +266,6 @@ class CompiledFold:
 _NONE: Any = object()
 
 
-def _is_hashed(function: object) -> bool:
-    return type(function).__hash__ is not None
-
-
 def _has_null(column: pa.Array) -> bool:
     return bool(column.null_count or (hasattr(column, "dictionary") and column.dictionary.null_count))
 
@@ -270,6 +281,16 @@ def _aggregation(change: Change) -> Aggregation[Any, Any]:
 
 def _refuse(*_: Any) -> Any:
     raise InternalError("a fold in arrays has no states of rows")
+
+
+def _begin_as_seen(change: Change, form: Form, name: str) -> Any:
+    """Return what `_begin_of` returns where the output depends on the state: so a new key has that of its default."""
+    begin = form.default[name] if type(form.default) is dict else form.default
+    if begin is None:
+        return _NONE
+    if _kind_of(begin) != change.kind:
+        return _ABSENT
+    return _NONE if change.how == "sum" and repr(begin) in ("0", "0.0") else begin
 
 
 def _begin_of(change: Change, form: Form, name: str) -> Any:
@@ -296,10 +317,63 @@ def _computed(plan: _Plan, batch: ColumnBatch, states: FigureStates) -> ColumnBa
     parts = _parts_of(plan, batch, keys)
     groups = states.groups
     groups.begin(keys, plan.begins)
+    if fold.output is not None:
+        return _with_output(plan, batch, groups, parts)
     made = groups.scan(keys, parts)
     if list(fold.changes) == [""]:
-        return batch.with_columns(record_batch({"value": made[0]}), form=SCALAR)
-    return batch.with_columns(record_batch(dict(zip(fold.changes, made, strict=True))), form=RESULTS)
+        return batch.with_columns(record_batch({"value": made[0]}), form=SCALAR, computed=True)
+    return batch.with_columns(record_batch(dict(zip(fold.changes, made, strict=True))), computed=True)
+
+
+def _with_output(plan: _Plan, batch: ColumnBatch, groups: Groups, parts: list[pa.Array]) -> ColumnBatch:
+    """Do as `_computed` for a function whose output is not its new state: computed of the state before each row."""
+    import pyarrow as pa
+
+    fold, keys = plan.fold, keys_column_of(batch)
+    assert fold.output is not None
+    ids = groups.ids(keys)
+    undo, known, old = groups.undo(ids), groups.is_live(ids), groups.results(ids)
+    made = groups.scan(keys, parts)
+    after = rows_before(ids)
+    columns = batch.columns.append_column(KEY, keys)
+    try:
+        for name, first, then in zip(fold.changes, old, made, strict=True):
+            given = first if plan.form.has_default(name) else _masked(first, known, then.type)
+            before = pa.concat_arrays([given.cast(then.type), then]).take(after)
+            columns = columns.append_column(f"{STATE}.{name}" if name else STATE, before)
+        found = results(fold.output, columns)
+    except Exception as error:  # Unproven, or an error of Arrow
+        undo()
+        raise NotColumnar("an output for which columns are not proven to give the same") from error
+    form = SCALAR if fields_returned(fold.output) is None else DICTS
+    return batch.with_columns(found, form=form, computed=True)
+
+
+def _masked(column: pa.Array, known: Any, type_: pa.DataType) -> pa.Array:
+    """Return ``column`` with None where nothing is ``known``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not known.any():
+        return pa.nulls(len(column), type_)
+    return pc.call_function("if_else", [pa.array(known), column, pa.scalar(None, column.type)])
+
+
+def rows_before(ids: Any) -> pa.Array:
+    """Return for each row where the state before it is: the state after the row before it with the same id, counted
+    from the number of rows on; of the first row of an id the row itself.
+
+    >>> rows_before(__import__("numpy").array([0, 1, 0, 0])).to_pylist()
+    [0, 1, 4, 6]
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    order = np.argsort(ids, kind="stable")
+    is_next = ids[order[1:]] == ids[order[:-1]]
+    places = np.arange(len(ids))
+    places[order[1:][is_next]] = len(ids) + order[:-1][is_next]
+    return pa.array(places)
 
 
 def _parts_of(plan: _Plan, batch: ColumnBatch, keys: pa.Array) -> list[pa.Array]:
@@ -320,9 +394,7 @@ def _parts_of(plan: _Plan, batch: ColumnBatch, keys: pa.Array) -> list[pa.Array]
 def _part_of(change: Change, columns: pa.RecordBatch) -> pa.Array:
     import numpy as np
 
-    part = results(change.part, columns)
-    if isinstance(part, dict):
-        raise Unproven
+    part = results(change.part, columns).column(0)
     if change.is_begun and change.kind == "float" and change.how == "sum":
         values = part.to_numpy(zero_copy_only=False)
         if (np.signbit(values) & (values == 0)).any():  # a first -0.0 is kept, and a sum from 0 on is 0.0

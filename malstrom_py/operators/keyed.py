@@ -289,3 +289,34 @@ class KeyedOperator(StatefulOperator):
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
         """Send the results of ``batch``, one per row."""
         out.send(batch.with_values(results))
+
+
+class FoldingOperator(KeyedOperator):
+    """A keyed step with a function of a state and a row, which is done on columns where all that it does is known.
+
+    ``folds``: the function as `malstrom_py.operators.compiled_folds` calls it, with ``takes_key`` or not.
+    """
+
+    def __init__(
+        self,
+        context: StepContext,
+        *,
+        function: object,
+        folds: Callable[..., Any],
+        default: Callable[[], Any] | None = None,
+        takes_key: bool = False,
+        compiles: bool = True,
+    ) -> None:
+        from malstrom_py.operators.compiled_folds import CompiledFold  # a job is defined without it
+
+        super().__init__(context, function=function)
+        self._compiled = CompiledFold(context, self.state, folds, default, takes_key=takes_key, compiles=compiles)
+        self.takes_columns = self._compiled.takes_columns
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        made = self._compiled.scan(batch)
+        self.takes_columns = self._compiled.takes_columns
+        if made is None:
+            super().on_batch(batch, out)
+        elif len(made):
+            out.send(made)

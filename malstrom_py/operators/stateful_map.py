@@ -9,12 +9,12 @@ from typing import Any
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
-from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.keyed import KeyedOperator, Rows, keys_of
+from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext, read_by
+from malstrom_py.operators.keyed import FoldingOperator, Rows, keys_of
 from malstrom_py.operators.stateless import spread
 
 
-class StatefulMap(KeyedOperator):
+class StatefulMap(FoldingOperator):
     """Calls ``fn(key, value, state) -> (output, new state)``; a new state of None drops the key's state.
 
     A key without state starts from ``default()``, or from None without a default.
@@ -28,7 +28,13 @@ class StatefulMap(KeyedOperator):
     >>> keyed = levels.key_by("river", lambda level: level[0]).map("level", lambda level: level[1])
     >>> mp.collect(keyed.stateful_map("rise", rise, default=int))
     [True, True, False]
+
+    Columns remain columns where ``fn`` only adds to its state, or keeps the largest, the smallest or the last.
     """
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        return read_by(options["fn"], 1)
 
     def __init__(
         self,
@@ -36,8 +42,9 @@ class StatefulMap(KeyedOperator):
         *,
         fn: Callable[[Any, Any, Any], tuple[Any, Any]],
         default: Callable[[], Any] | None,
+        compiles: bool = True,
     ) -> None:
-        super().__init__(context, function=fn)
+        super().__init__(context, function=fn, folds=fn, default=default, takes_key=True, compiles=compiles)
         self._fn = fn
         self._default = default
 
@@ -107,7 +114,7 @@ class StatefulFlatMap(StatefulMap):
                 refuse_no_items(outputs, "(outputs, state), outputs something to iterate over")
                 raise
 
-        super().__init__(context, fn=listed, default=default)
+        super().__init__(context, fn=listed, default=default, compiles=False)
         self.function = fn
 
     def emit(self, batch: Batch, results: list[Any], out: Outlet) -> None:
@@ -135,5 +142,5 @@ class TtlMap(StatefulMap):
         ttl: int,
         default: Callable[[], Any] | None,
     ) -> None:
-        super().__init__(context, fn=fn, default=default)
+        super().__init__(context, fn=fn, default=default, compiles=False)
         self.expire_after(ttl, by_clock=False)

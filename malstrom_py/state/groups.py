@@ -189,6 +189,33 @@ class Groups:
         at = self.live() if ids is None else ids
         return self.keys(ids), [lane.finish(at) for lane in self._lanes]
 
+    def ids(self, keys: pa.Array) -> Array:
+        """Return the ids of ``keys``, which get one if they have none."""
+        return self._grown(keys).ids
+
+    def is_live(self, ids: Array) -> Array:
+        """Return whether each of ``ids`` has a state."""
+        return self._live[ids]
+
+    def results(self, ids: Array) -> list[pa.Array]:
+        """Return per aggregation the results of ``ids``, of those without a state what it begins with."""
+        return [lane.finish(ids) for lane in self._lanes]
+
+    def undo(self, ids: Array) -> Callable[[], None]:
+        """Return what gives ``ids`` back the states that they have now, before rows do the rest."""
+        import numpy as np
+
+        which = np.unique(ids)
+        kept = [(lane, name, getattr(lane, name)[which]) for lane in self._lanes for name in lane.fields()]
+        live, changed = self._live[which], self.changed[which]
+
+        def restore() -> None:
+            for lane, name, values in kept:
+                getattr(lane, name)[which] = values
+            self._live[which], self.changed[which] = live, changed
+
+        return restore
+
     def states(self, ids: Array | None = None) -> list[list[Any]]:
         """Return per aggregation the states of ``ids``, None: of all, as the row path holds them."""
         at = self.live() if ids is None else ids

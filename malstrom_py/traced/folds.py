@@ -12,12 +12,10 @@ from typing import Any, Final, Literal
 
 from malstrom_py.traced.nodes import Choice, Failing, Kind, Node, Result, Tree, leaves
 from malstrom_py.traced.proxies import KINDS, Questions, Row, field_of
-from malstrom_py.traced.tracing import Traced, trace
+from malstrom_py.traced.tracing import KEY, Traced, trace
 
 STATE: Final = "\0state"
 """The name of the field that is the state; with a dot and a name, a field of it."""
-
-KEY: Final = "\0key"
 
 How = Literal["sum", "largest", "smallest", "last", "kept", "any"]
 """The last two are of paths: one returns the state, and one fails, which may do anything."""
@@ -73,6 +71,10 @@ class Form:
             state = field_of(STATE, paths)
         return (field_of(KEY, paths), given, state) if self.takes_key else (state, given)
 
+    def has_default(self, name: str) -> bool:
+        """Return whether a new key has a value in the field ``name`` of its state, or has a state without fields."""
+        return (self.default[name] if type(self.default) is dict else self.default) is not None
+
     def fields_of_state(self) -> dict[str, Any]:
         """Return the fields of the default, by the names under which they are read."""
         if type(self.default) is dict:
@@ -115,7 +117,7 @@ _WHY: Final = "does more with its state than to add to it, or to keep the larges
 
 def _traced(function: Callable[..., Any], form: Form, of_state: Mapping[str, Kind]) -> Fold | str:
     nothing = {name for name, value in form.fields_of_state().items() if value is None}
-    traced = trace(function, {**form.kinds, **of_state}, form.nullable | nothing, form.arguments)
+    traced = trace(function, {**form.kinds, **of_state}, form.nullable | nothing, arguments=form.arguments)
     if isinstance(traced, str):
         return traced
     tree, output = traced.tree, None
@@ -125,6 +127,7 @@ def _traced(function: Callable[..., Any], form: Form, of_state: Mapping[str, Kin
             return "does not return an output and a state"
         is_state = all(_is_same(*value) for value in values)
         output, tree = None if is_state else _item(tree, 0), _item(tree, 1)
+        tree = tree if is_state else _without_risks(tree)  # the output has them
     changes: dict[str, Change] = {}
     for name, of_field in _of_fields(tree, form).items():
         field = f"{STATE}.{name}" if name else STATE
@@ -152,6 +155,12 @@ def _item(tree: Tree, place: Any) -> Tree:
     if isinstance(tree, Choice):
         return Choice(tree.test, _item(tree.yes, place), _item(tree.no, place))
     return replace(tree, value=tree.value[place]) if isinstance(tree, Result) else tree
+
+
+def _without_risks(tree: Tree) -> Tree:
+    if isinstance(tree, Choice):
+        return Choice(tree.test, _without_risks(tree.yes), _without_risks(tree.no))
+    return replace(tree, risky=()) if isinstance(tree, Result) else tree
 
 
 # The change of one field, from the ends of the paths to the first question

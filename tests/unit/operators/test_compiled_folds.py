@@ -6,6 +6,7 @@ import logging
 import math
 import operator
 import os
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,15 +21,16 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import SCALAR
 from malstrom_py.errors import InternalError
 from malstrom_py.operators import compiled_folds
-from malstrom_py.operators.aggregate import Fold
+from malstrom_py.operators.aggregate import Count, Fold, Reduce
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.compiled_folds import CompiledFold
 from malstrom_py.operators.keyed import StatefulOperator
+from malstrom_py.operators.stateful_map import StatefulMap
 from malstrom_py.state.figure_states import FigureStates
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing.exact import same
 from tests.unit.operators.stepping import Stepped
-from tests.unit.traced.test_traced_law import batches, expressions, function_of
+from tests.unit.traced.test_traced_law import MOMENT, NUMBERS, TABLE, batches, expressions
 
 TOTAL = partial(Fold, fn=lambda total, row: total + row["v"], default=int)
 
@@ -96,6 +98,62 @@ def test_values_that_are_numbers(function: Any) -> None:
     one, other = both(partial(Fold, fn=function, default=int), given)
     assert one.values() == other.values()
     assert isinstance(states(one), FigureStates)
+
+
+MAPS: dict[str, tuple[Callable[[Any, Any, Any], Any], Callable[[], Any] | None]] = {
+    "number": (lambda _, row, n: (n + 1, n + 1), int),
+    "number of the row": (lambda _, row, n: ({"v": row["v"], "n": (n or 0) + 1}, (n or 0) + 1), None),
+    "rise": (lambda _, row, most: (row["v"] > most, max(row["v"], most)), int),
+    "state before": (lambda _, row, total: (total, total + row["x"]), float),
+    "difference": (lambda _, row, last: (0 if last is None else row["v"] - last, row["v"]), None),
+    "key": (lambda key, row, total: (key + "!", total + row["v"]), lambda: 7),
+    "fields": (
+        lambda key, row, state: (
+            {"key": key, "mean": (state["total"] + row["v"]) / (state["n"] + 1), "was": state["most"]},
+            {"n": state["n"] + 1, "total": state["total"] + row["v"], "most": max(state["most"], row["v"])},
+        ),
+        lambda: {"n": 0, "total": 0, "most": -9},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_outputs_are_computed_of_the_state_before_each_row(name: str) -> None:
+    fn, default = MAPS[name]
+    given = [
+        columns(list("abab"), v=[1, 2, 300, 2], x=[0.1, 2.5, 0.2, 1.0]),
+        columns(list("ca"), v=[-5, 4], x=[1.5, -1e300]),
+    ]
+    one, other = both(partial(StatefulMap, fn=fn, default=default), *given)
+    assert same(one.rows(), other.rows())
+    assert same(dict(states(one).items()), states(other))
+    assert isinstance(states(one), FigureStates)
+    assert one.counters.rows_made == 0
+
+
+def test_rows_that_fail_leave_the_state_that_was_before_the_batch() -> None:
+    step = Stepped(
+        partial(StatefulMap, fn=lambda _, row, n: (row["v"] // n, n + 1), default=lambda: 0), on_error="skip"
+    )
+    step.push(columns(list("aab"), v=[1, 2, 3]), columns(list("aa"), v=[1, 2]))
+    assert dict(states(step)) == {}
+    assert step.counters.skipped == 5
+    also = Stepped(partial(StatefulMap, fn=lambda _, row, n: (9 // row["v"], n + 1), default=int), on_error="skip")
+    also.push(columns(list("ab"), v=[1, 2]))
+    assert isinstance(states(also), FigureStates)
+    also.push(columns(list("aca"), v=[1, 0, 3]))
+    assert dict(states(also)) == {"a": 3, "b": 1}
+    assert also.values() == [9, 4, 9, 3]
+
+
+def test_reduce_of_numbers() -> None:
+    for function in (lambda one, other: one + other, max):
+        step = Stepped(Count).push(columns(list("aba"), v=[1, 2, 3]))
+        (counts,) = step.batches()
+        assert isinstance(counts, ColumnBatch)
+        one, other = both(partial(Reduce, fn=function), counts, counts)
+        assert one.values() == other.values()
+        assert isinstance(states(one), FigureStates)
 
 
 REFUSED: dict[str, tuple[Callable[[Any, Any], Any], Callable[[], Any]]] = {
@@ -179,6 +237,16 @@ def test_a_difference_is_found(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
 
 # The law
 
+NAMES = {"TABLE": TABLE, "NUMBERS": NUMBERS, "MOMENT": MOMENT}
+
+
+def function_of(source: str, arguments: str) -> Callable[..., Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ``is`` with a literal
+        made: Callable[..., Any] = eval(f"lambda {arguments}: {source}", NAMES)
+    return made
+
+
 PARTS = st.sampled_from(['r["i"]', 'r["f"]', 'r["j"]', 'r["b"]', 'r["t"]', "1"]) | expressions()
 FORMS = [
     "state + {0}",
@@ -233,6 +301,45 @@ def by_rows(function: Any, default: Any, keys: list[Any], rows: list[Any], model
     except Exception:
         return None
     return sent
+
+
+OUTPUTS = [
+    "state",
+    "{0}",
+    "state > {0}",
+    "(state or 0) + {0}",
+    "{0} - state",
+    "key",
+    "(0 if state is None else state)",
+    '{{"k": key, "x": {0}, "s": state}}',
+    "(state if {1} else {0})",
+]
+
+
+@st.composite
+def maps(draw: st.DrawFn) -> tuple[str, Callable[[], Any]]:
+    change = draw(st.sampled_from(FORMS)).format(f"({draw(PARTS)})", f"({draw(PARTS)})")
+    output = draw(st.sampled_from(OUTPUTS)).format(f"({draw(PARTS)})", f"({draw(PARTS)})")
+    return f"({output}, {change})", DEFAULTS[draw(st.sampled_from(sorted(DEFAULTS)))]
+
+
+@settings(max_examples=int(os.environ.get("TRACED_EXAMPLES", "150")), deadline=None)
+@given(maps(), st.lists(batches(), min_size=1, max_size=3), st.data())
+def test_columns_give_the_outputs_that_the_function_gives(
+    made: tuple[str, Callable[[], Any]], given: list[pa.RecordBatch], data: st.DataObject
+) -> None:
+    source, default = made
+    function = function_of(source, "key, r, state")
+    ones, others = (partial(StatefulMap, fn=function, default=default, compiles=compiles) for compiles in (True, False))
+    one, other = Stepped(ones, on_error="skip"), Stepped(others, on_error="skip")
+    assert isinstance(one.operator, StatefulMap)
+    one.operator._compiled._compare = lambda *_: None  # type: ignore[method-assign]  # the proof alone
+    for batch in given:
+        keys = data.draw(st.lists(st.sampled_from(["a", "b"]), min_size=len(batch), max_size=len(batch)))
+        for step in (one, other):
+            step.push(ColumnBatch(batch, key_column=pa.array(keys)))
+        assert same(one.rows(), other.rows()), source
+        assert same(dict(states(one).items()), states(other)), source
 
 
 @settings(max_examples=int(os.environ.get("TRACED_EXAMPLES", "150")), deadline=None)
