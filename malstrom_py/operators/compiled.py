@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.row_form import DICTS, SCALAR
+from malstrom_py.data.row_form import DICTS, SCALAR, RowForm
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.first_rows import warn
 from malstrom_py.traced.evaluation import results, some_results, truths
-from malstrom_py.traced.in_python import check_held, in_python_types, kind_in_python, kinds_of
+from malstrom_py.traced.in_python import check_held, column_like, in_python_types, kind_in_python, kinds_of
 from malstrom_py.traced.nodes import Tree
 from malstrom_py.traced.returned import fields_returned, why_no_columns
 from malstrom_py.traced.tracing import KEY, Traced, trace, why_impure
@@ -93,6 +95,9 @@ class CompiledFunction:
         self._nullable: frozenset[str] = frozenset()
         self._random = random.Random(0)
         self._rows_left = _ROWS_PER_COMPARED
+        self._made: pa.Schema | None = None
+        self._made_form = DICTS
+        """Of the results that were computed last."""
         self.why_not = why_impure(function) if compiles else "compile=False"
 
     @property
@@ -105,7 +110,7 @@ class CompiledFunction:
 
         def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> pa.Array:
             check_held(given.columns)
-            return results(traced.tree, columns).column(0)
+            return self._noted(traced, results(traced.tree, columns))[0].column(0)
 
         def why_not(tree: Tree) -> str | None:
             return why_no_columns(tree) if fields_returned(tree) is None else "returns dicts"
@@ -120,8 +125,8 @@ class CompiledFunction:
 
         def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> ColumnBatch:
             check_held(columns.select(sorted(traced.fields)))
-            form = SCALAR if fields_returned(traced.tree) is None else DICTS
-            return given.with_columns(results(traced.tree, columns), form=form, computed=True)
+            made, form = self._noted(traced, results(traced.tree, columns))
+            return given.with_columns(made, form=form, computed=True)
 
         made: ColumnBatch | None = self._computed(
             batch, compute, lambda made, rows: made.take(rows).values, why_not=why_no_columns
@@ -137,8 +142,10 @@ class CompiledFunction:
             check_held(columns.select(sorted(traced.fields)))
             made, places = some_results(traced.tree, columns)
             rows = given if len(places) == len(given) else given.take(pa.array(places))
-            form = SCALAR if fields_returned(traced.tree) is None else DICTS
-            return (rows if made is None else rows.with_columns(made, form=form, computed=True)), places
+            if made is not None:
+                made, form = self._noted(traced, made)
+                rows = rows.with_columns(made, form=form, computed=True)
+            return rows, places
 
         found = self._computed(batch, compute, _picked, why_not=partial(why_no_columns, without_none=True))
         return None if found is None else found[0]
@@ -175,6 +182,50 @@ class CompiledFunction:
             takes_none=takes_none,
         )
         return found
+
+    # Where rows come, later steps make rows of their states, for good: so the results of a batch that was done row by
+    # row are columns again where earlier ones were.
+
+    def column_again(self, returned: list[Any]) -> pa.Array | None:
+        """Return what the function ``returned`` as `column` would, if columns hold it."""
+        made = self._again(returned)
+        return made.column(0) if made is not None and self._made_form is SCALAR else None
+
+    def values_again(self, batch: Batch, returned: list[Any]) -> Batch:
+        """Return ``batch`` with what the function ``returned`` for its rows: as `values` would, if columns hold it."""
+        made = self._again(returned) if isinstance(batch, ColumnBatch) else None
+        if made is None or not isinstance(batch, ColumnBatch):
+            return batch.with_values(returned)
+        return batch.with_columns(made, form=self._made_form, computed=True)
+
+    def kept_again(self, batch: Batch, verdicts: list[Any]) -> Batch:
+        """Return the rows of ``batch``, which have neither keys nor times, for which the function was true."""
+        if isinstance(batch, ColumnBatch) and batch.form is DICTS:
+            with suppress(Exception):  # Unproven, or an error of Arrow
+                whole = batch.with_columns(in_python_types(batch.columns), form=batch.form, computed=True)
+                return whole.compress(verdicts)
+        return Batch(list(compress(batch.values, verdicts)), part=batch.part)
+
+    def _noted(self, traced: Traced, made: pa.RecordBatch) -> tuple[pa.RecordBatch, RowForm]:
+        """Return results with the form of their values, and note both for `values_again`."""
+        self._made, self._made_form = made.schema, SCALAR if fields_returned(traced.tree) is None else DICTS
+        return made, self._made_form
+
+    def _again(self, returned: list[Any]) -> pa.RecordBatch | None:
+        import pyarrow as pa
+
+        if self.why_not is not None or self._made is None or not returned:
+            return None
+        names, columns = self._made.names, [returned]
+        try:
+            if self._made_form is DICTS:
+                if any(type(value) is not dict or list(value) != names for value in returned):
+                    return None
+                columns = [[value[name] for value in returned] for name in names]
+            made = [column_like(values, field.type) for values, field in zip(columns, self._made, strict=True)]
+        except Exception:  # Unproven, a value that no column holds, or an error of Arrow
+            return None
+        return pa.RecordBatch.from_arrays(made, names=names)
 
     def _computed(
         self,

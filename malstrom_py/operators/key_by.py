@@ -72,7 +72,11 @@ class KeyBy(Operator):
         if self._none_watch.active:
             self._none_watch.results(keys)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
-        out.send(batch.with_keys(keys))
+        again = self._compiled.column_again(keys)
+        if again is not None and isinstance(batch, ColumnBatch):
+            out.send(batch.with_key_column(again))
+        else:
+            out.send(batch.with_keys(keys))
 
     def _send_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
         """Key ``batch`` by a column; False if there is none, or it has a key that is not legal."""

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain, compress, repeat
 from typing import Any, Final
 
-from malstrom_py.data.batch import Batch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MIN_EPOCH, Epoch
 from malstrom_py.data.row_form import SCALAR
 from malstrom_py.errors import mark_safe
@@ -56,7 +56,7 @@ class Map(Operator):
         if made is None:
             batch, results = self._called(batch, out)
             self._none_watch.results(results)
-            out.send(batch.with_values(results))
+            out.send(self._compiled.values_again(batch, results))
             return
         if self._none_watch.active:
             self._none_watch.counted(len(made), made.columns.column(0).null_count if made.form is SCALAR else 0)
@@ -124,13 +124,16 @@ class Filter(Operator):
         elif self._none_watch.active:
             batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=self._watched)
             kept = batch.compress(verdicts)
-        elif batch.keys is None and batch.timestamps is None:
+        elif batch.keys is not None or batch.timestamps is not None:
+            batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
+            kept = batch.compress(verdicts)
+        elif isinstance(batch, ColumnBatch) and self._compiled.takes_columns:
+            rest, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
+            kept, batch = self._compiled.kept_again(rest, verdicts), rest
+        else:
             # No keys or timestamps to filter along, so no mask: a fifth less time per record.
             batch, values = call_each(self._predicate, batch, self._failures, out, loop=kept_of)
             kept = Batch(values, part=batch.part)
-        else:
-            batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
-            kept = batch.compress(verdicts)
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
 
@@ -169,7 +172,8 @@ class FilterMap(Operator):
         self.takes_columns = kept is not None
         if kept is None:
             batch, results = call_each(self._fn, batch, self._failures, out)
-            kept = batch.with_values(results).compress([result is not None for result in results])
+            flags = [result is not None for result in results]
+            kept = self._compiled.values_again(batch.compress(flags), list(compress(results, flags)))
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
 

@@ -5,7 +5,9 @@ Rule: a value that Python cannot hold, or a type of which it is not known here, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.row_form import is_within_datetime
 from malstrom_py.data.schema import ColumnKind, kind_of, type_of
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _NUMBERS: Final = (ColumnKind.BOOL, ColumnKind.INT, ColumnKind.FLOAT)
 _TIMES: Final = (ColumnKind.NAIVE, ColumnKind.ZONED, ColumnKind.DATE)
+_PLAIN: Final[Mapping[Kind, type]] = {"bool": bool, "int": int, "float": float, "str": str}
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 
@@ -74,6 +77,21 @@ def in_python_type(column: pa.Array) -> pa.Array:
         raise Unproven  # the type of None alone is known by other batches, that of a decimal by its digits
     wanted = type_of(ColumnKind.STR if kind is ColumnKind.ENCODED else kind)
     return column if column.type == wanted else column.cast(wanted)
+
+
+def column_like(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return Python ``values`` as a column of ``type_``. Raises `Unproven`, or what Arrow raises, if it differs.
+
+    >>> import pyarrow as pa
+    >>> column_like([1, None], pa.int64()).to_pylist()
+    [1, None]
+    """
+    import pyarrow as pa
+
+    of = _PLAIN.get(kind_in_python(type_))
+    if of is None or pa.types.is_float32(type_) or not set(map(type, values)) <= {of, NoneType}:
+        raise Unproven
+    return pa.array(values, type_)
 
 
 def _is_ascii(column: pa.Array) -> bool:

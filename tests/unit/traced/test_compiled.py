@@ -127,6 +127,39 @@ def test_filter_map_counts_what_it_drops() -> None:
     assert all(isinstance(batch, ColumnBatch) for batch in stepped.batches())
 
 
+def test_a_batch_that_is_done_row_by_row_is_columns_again() -> None:
+    rows: dict[str, Any] = {"i": [1, 0, 4], "s": ["a", "b", "c"], "f": [0.5, None, 1.5]}
+    steps: dict[str, Any] = {
+        "map": partial(Map, fn=lambda r: {"n": 4 // r["i"], "s": r["s"], "f": r["f"]}),
+        "filter": partial(Filter, predicate=lambda r: 4 // r["i"] > 1),
+        "filter_map": partial(FilterMap, fn=lambda r: {"n": 4 // r["i"]} if r["i"] < 3 else None),
+        "key": partial(KeyBy, fn=lambda r: 4 // r["i"]),
+    }
+    for name, step in steps.items():
+        stepped = Stepped(step, on_error="skip")
+        stepped.push(batch_of(**{key: column[:1] for key, column in rows.items()}))
+        stepped.push(batch_of(**rows))
+        first, second = stepped.batches()
+        assert isinstance(second, ColumnBatch), name
+        assert isinstance(first, ColumnBatch)
+        assert second.columns.schema == first.columns.schema, name
+        expected = {"map": [{"n": 4, "s": "a", "f": 0.5}, {"n": 1, "s": "c", "f": 1.5}], "filter_map": [{"n": 4}]}
+        kept = [{key: column[row] for key, column in rows.items()} for row in ((0,) if name == "filter" else (0, 2))]
+        assert second.values == expected.get(name, kept)
+        assert second.keys == ([4, 1] if name == "key" else None)
+
+
+@pytest.mark.parametrize("value", [True, 2**63, 0.5, "x", 3, None])
+def test_what_the_earlier_columns_do_not_hold_stays_rows(value: Any) -> None:
+    stepped = Stepped(partial(Map, fn=lambda r: {"n": r["i"], "m": 1 // r["j"]}), on_error="skip")
+    stepped.push(batch_of(i=[4], j=[1]))
+    stepped.push(batch_of(i=pa.array([value, value], pa.uint64() if value == 2**63 else None), j=[1, 0]))
+    first, second = stepped.batches()
+    assert isinstance(first, ColumnBatch)
+    assert repr(second.values) == repr([{"n": value, "m": 1}])
+    assert isinstance(second, ColumnBatch) == (value in (3, None))
+
+
 VALUES: dict[str, Callable[[Any], Any]] = {
     "numbers": lambda stream: stream.map("x", lambda r: r["i"] * 2),
     "numbers of numbers": lambda stream: stream.map("x", lambda r: r["i"] * 2).map("y", lambda n: n + 0.5),
