@@ -183,7 +183,7 @@ class CompiledFunction:
         )
         return found
 
-    # Where rows come, later steps make rows of their states, for good: so the results of a batch that was done row by
+    # Where rows come, later steps make rows of their states permanently: so the results of a batch that was done row by
     # row are columns again where earlier ones were.
 
     def column_again(self, returned: list[Any]) -> pa.Array | None:
