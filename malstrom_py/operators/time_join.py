@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
@@ -25,10 +25,22 @@ from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.join_image import Kind, one_key_column, plain_key, records_of
 from malstrom_py.state.join_rows import Record
 from malstrom_py.state.kept_rows import Block, one_block, values_at, values_of
-from malstrom_py.state.time_join_rows import LAST, AsofRows, Decided, IntervalRows, Joined, asof_state, interval_state
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.state.time_join_rows import (
+    LAST,
+    AsofRows,
+    Decided,
+    IntervalRows,
+    Joined,
+    TimeJoinRows,
+    asof_state,
+    interval_state,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+R = TypeVar("R", bound=TimeJoinRows)
 
 Direction = Literal["backward", "forward", "nearest"]
 """Where the partner of an as-of join is: at or before the left record, at or after it, or the nearer of the two."""
@@ -41,6 +53,7 @@ class TimeJoin(StatefulOperator):
     """The base of both. The state of a key is a list whose last item is the time of its first timer."""
 
     two_sided = True
+    takes_columns = True
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
@@ -116,6 +129,16 @@ class TimeJoin(StatefulOperator):
             out.send(Batch(values, keys=keys, timestamps=times))
 
 
+def _columns_of(state: KeyedState, kind: type[R]) -> R:
+    """Return the states in columns, which may be none yet. `NotColumnar` if they are rows."""
+    values = state.values
+    if isinstance(values, kind):
+        return values
+    if values or state.arrays is None:
+        raise NotColumnar("states of rows")
+    return cast("R", state.arrays())
+
+
 def _put(state: list[Any], at: int, time: int, value: Any) -> int:
     """Insert a record after those that are not later, into the times at ``at`` of a state; return its place.
 
@@ -175,14 +198,12 @@ class IntervalJoin(TimeJoin):
     [Pair(left=1, right=5), Pair(left=12, right=13), Pair(left=12, right=14)]
     """
 
-    takes_columns = True
-
     def __init__(self, context: StepContext, *, lower: int, upper: int, how: How) -> None:
         super().__init__(context)
         self._spans = ((lower, upper), (-upper, -lower))  # of the partner's time, from a record's own
         self._stay = (max(upper, 0), max(-lower, 0))
         self._alone = (how != "inner", how == "outer")
-        self._no_rows = self.state.arrays = partial(IntervalRows, self._spans, self._stay, weakly(self.tracks))
+        self.state.arrays = partial(IntervalRows, self._spans, self._stay, weakly(self.tracks))
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self.unmatched.arrived(side, batch)
@@ -194,10 +215,7 @@ class IntervalJoin(TimeJoin):
             out.send(_pairs_found(side, joined))
 
     def _join_columns(self, side: int, batch: ColumnBatch) -> Joined:
-        values = self.state.values
-        rows = values if isinstance(values, IntervalRows) else self._no_rows()
-        if rows is not values and values:
-            raise NotColumnar("states of rows")
+        rows = _columns_of(self.state, IntervalRows)
         joined = rows.join(side, batch)
         self.state.values = rows
         return joined
@@ -355,15 +373,13 @@ class AsofJoin(TimeJoin):
     [Pair(left=3, right=None), Pair(left=12, right=10), Pair(left=30, right=28)]
     """
 
-    takes_columns = True
-
     def __init__(self, context: StepContext, *, direction: Direction, tolerance: int | None, keeps: bool) -> None:
         super().__init__(context)
         self._back, self._ahead = direction != "forward", direction != "backward"
         self._tolerance = MAX_EPOCH if tolerance is None else tolerance
         self._keeps = keeps
         where = self._back, self._ahead, self._tolerance
-        self._no_rows = self.state.arrays = partial(AsofRows, *where, weakly(self.tracks))
+        self.state.arrays = partial(AsofRows, *where, weakly(self.tracks))
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self.unmatched.arrived(side, batch)
@@ -371,10 +387,7 @@ class AsofJoin(TimeJoin):
             self._add_rows(side, batch)
 
     def _add_columns(self, side: int, batch: ColumnBatch) -> bool:
-        values = self.state.values
-        rows = values if isinstance(values, AsofRows) else self._no_rows()
-        if rows is not values and values:
-            raise NotColumnar("states of rows")
+        rows = _columns_of(self.state, AsofRows)
         rows.add(side, batch)
         self.state.values = rows
         return True

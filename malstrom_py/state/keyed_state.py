@@ -402,10 +402,10 @@ class KeyedState:
         ``keys_max``: at most so many; none is added after ``bytes_max``. States that cannot be measured count as none.
         """
         keys = list(islice(self.values, keys_max))
-        rows = [[key, value, []] for key, value in zip(keys, self._values_of(keys), strict=True)]
         sampled, size = 0, 0
-        while sampled < len(rows) and size < bytes_max:
-            some = rows[sampled : 2 * sampled + 1]
+        while sampled < len(keys) and size < bytes_max:
+            some_keys = keys[sampled : 2 * sampled + 1]  # of arrays a state is made only if it is measured
+            some = [[key, value, []] for key, value in zip(some_keys, self._values_of(some_keys), strict=True)]
             try:
                 size += self._size_of(some)
             except Exception:  # by the user's own types: no job fails because of figures for people

@@ -64,8 +64,8 @@ class TimedRows(KeptRows):
 
         found, rows = list[Found](), np.arange(len(ids))
         least, most = int(lows.min()), int(ends.max())
-        near = ids.argsort(kind="stable") if size > _NARROW else ids.astype(np.uint16).argsort(kind="stable")
-        ids, lows, ends = ids[near].astype(np.int64), lows[near], ends[near]  # neighbours share cache lines
+        near = _neighbours(ids, size)
+        ids, lows, ends = ids[near].astype(np.int64), lows[near], ends[near]
         for block in self.blocks:
             first, last = span_of(block)
             if first >= most or last < least:
@@ -92,12 +92,14 @@ class TimedRows(KeptRows):
         """
         import numpy as np
 
-        best, which, places = times.copy(), np.full(len(ids), -1), np.zeros(len(ids), np.int64)
+        near = _neighbours(ids, size)
+        ids, times = ids[near].astype(np.int64), times[near]
+        best, which, places = times, np.full(len(ids), -1), np.zeros(len(ids), np.int64)
         for number, block in enumerate(self.blocks):
             first, last = span_of(block)
             codes, order, width = _in_order(block, size)
             bounds = _between(times + 1 if back else times, first, last + 1) - first
-            at = codes.searchsorted(ids * np.int64(width) + bounds) - back
+            at = codes.searchsorted(ids * width + bounds) - back
             inside = (at >= 0) & (at < len(codes))
             place = order[np.where(inside, at, 0)]
             moments = block.moments[place] >> 2
@@ -106,7 +108,9 @@ class TimedRows(KeptRows):
             best, which, places = (
                 np.where(there, new, old) for new, old in ((moments, best), (number, which), (place, places))
             )
-        return best, which, places
+        back_again = np.empty_like(near)
+        back_again[near] = np.arange(len(near))
+        return best[back_again], which[back_again], places[back_again]
 
     def end(self, limit: int) -> list[tuple[Block, Array]]:
         """Let the rows up to a time be gone; return them, as blocks and indices of those that were not yet."""
@@ -148,6 +152,13 @@ def near_times(batch: ColumnBatch) -> Array:
     if int(times.min()) < -FAR or int(times.max()) > FAR:
         raise NotColumnar("times too far for 64 bits")
     return times
+
+
+def _neighbours(ids: Array, size: int) -> Array:
+    """Return an order in which queries of the same id follow each other: they share cache lines."""
+    import numpy as np
+
+    return ids.argsort(kind="stable") if size > _NARROW else ids.astype(np.uint16).argsort(kind="stable")
 
 
 def _between(times: Array, least: int, most: int) -> Array:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from functools import partial
 from random import Random
 from typing import Any, Final
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -277,6 +278,14 @@ def test_rows_after_columns_of_an_interval_join_have_timers() -> None:
     } == {"a": [(1, 3, 5)], "c": [(5, 4, 5)], "b": [(2, None, 7)]}
     run.take(Epoch(MAX_EPOCH))
     assert not len(run.tester.states["join"].timers)
+
+
+def test_few_states_of_columns_are_made_to_measure_them() -> None:
+    """All that might be measured were made first, with a row for each record."""
+    run = Run(as_of()).take(columns_of([(key, key, 1) for key in range(500)], "other numbers"), 1)
+    with patch.object(TimeJoinRows, "many", autospec=True, side_effect=TimeJoinRows.many) as many:
+        assert run.tester.states["join"].sampled_bytes(500, 1)[0] == 1
+    assert [len(call.args[1]) for call in many.call_args_list] == [1]
 
 
 def test_rows_after_columns_of_an_as_of_join_have_timers() -> None:
