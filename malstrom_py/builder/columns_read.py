@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+from malstrom_py.builder.compiled_steps import compiled_of
 from malstrom_py.builder.plan import Step
 from malstrom_py.operators.base import ColumnsRead, Operator
 from malstrom_py.operators.read_source import ReadSource
@@ -21,7 +22,11 @@ from malstrom_py.sources.base import as_source
 def narrow_sources(steps: Sequence[Step]) -> list[Step]:
     """Return ``steps`` with sources that read only the columns that the others read, where these are known."""
     needed = columns_needed(steps)
-    return [_narrowed(step, needed[step.name]) if step.kind == "source" else step for step in steps]
+    gathering = _gathered(steps)
+    return [
+        _narrowed(step, needed[step.name], gathers=step.name in gathering) if step.kind == "source" else step
+        for step in steps
+    ]
 
 
 def columns_needed(steps: Sequence[Step]) -> dict[str, frozenset[str] | None]:
@@ -56,12 +61,41 @@ def columns_of(step: Step) -> list[str] | None:
     return None if columns is None else sorted(columns)
 
 
-def _narrowed(step: Step, columns: frozenset[str] | None) -> Step:
+_GATHERING: Final = frozenset({"aggregate", "count", "max", "mean", "min", "sum", "window"})
+"""Steps with state that take columns, if they name them."""
+
+
+def _gathered(steps: Sequence[Step]) -> set[str]:
+    """Return the steps all of whose rows go, as columns, to steps that gather many of them in one state.
+
+    To decode records into columns pays there: a ``map`` and a ``filter`` alone save less than that costs.
+    """
+    sent = {ref.step for step in steps for ref in step.inputs}
+    gathered = set(sent)
+    for step in reversed(steps):
+        ends = step.kind in _GATHERING and _read_by(step) is not None
+        if not ends and not (step.name in gathered and _takes_columns(step)):
+            gathered -= {ref.step for ref in step.inputs}
+    return gathered
+
+
+def _takes_columns(step: Step) -> bool:
+    """Whether a step may take columns and make no rows of them, as far as that is known without rows."""
+    compiled = compiled_of(step)
+    if compiled is not None:
+        return compiled.why_not is None
+    factory: Any = step.factory
+    kind, options = (factory.func, factory.keywords) if isinstance(factory, partial) else (factory, {})
+    return options.get("column") is not None or getattr(kind, "takes_columns", False) is True
+
+
+def _narrowed(step: Step, columns: frozenset[str] | None, *, gathers: bool) -> Step:
     factory = step.factory
     if not isinstance(factory, partial) or factory.func is not ReadSource:
         return step
     keywords = {name: value for name, value in factory.keywords.items() if name != "columns"}  # of former functions
     # Values of columns that are not read cannot be malformed, and the job may count or keep rows that are.
-    if columns and step.on_error == "fail" and as_source(keywords["source"]).is_narrowing:
+    source = as_source(keywords["source"])
+    if columns and step.on_error == "fail" and source.is_narrowing and (gathers or not source.is_decoding):
         keywords["columns"] = columns
     return replace(step, factory=partial(ReadSource, *factory.args, **keywords))

@@ -306,6 +306,9 @@ class BaseSource(PartitionedSource[V_co]):
     is_narrowing: bool = False
     """Whether the source, with its options, can leave out columns which a plan does not read."""
 
+    is_decoding: bool = False
+    """Whether ``build_narrow_part`` decodes records into columns: it is called only if that pays."""
+
     def build_narrow_part(self, part: Part, state: Any, columns: Collection[str]) -> SourcePart[V_co]:
         """Open ``part`` as `build_part` does; only the items called ``columns`` of its dicts are read."""
         return self.build_part(part, state)
@@ -347,7 +350,7 @@ _TOGETHER: Final = (
     (GrowingSource, ("reads_new", "list_parts_after", "has_read")),
 )
 _NARROWING: Final = ("is_narrowing", "build_narrow_part")
-_OF_PARTS: Final = frozenset(("lists_again_every_s", "reads_new", "acknowledge", "is_narrowing"))
+_OF_PARTS: Final = frozenset(("lists_again_every_s", "reads_new", "acknowledge", "is_narrowing", "is_decoding"))
 _METHODS: Final = ("poll(rows_max)", "is_finished", "close", "snapshot")
 """The methods of a part. The last one is not called on a part of a `StatelessSource`."""
 

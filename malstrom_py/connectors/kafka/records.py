@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.data.json_columns import JsonColumns
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -38,6 +41,17 @@ def rows_of(messages: Sequence[Message], value: Decode | None, key: Decode | Non
         return values
     keys: list[Any] = [message.key() for message in messages]
     return map(_record, messages, values, keys if key is None else _decoded(keys, key))
+
+
+def column_decoder(names: Collection[str]) -> Callable[[Sequence[Message]], ColumnBatch | None]:
+    """Return what decodes the fields ``names`` of JSON into columns, or returns None where `rows_of` must decode."""
+    decoder = JsonColumns(names)
+
+    def columns_of(messages: Sequence[Message]) -> ColumnBatch | None:
+        columns = decoder.decode([message.value() for message in messages])
+        return None if columns is None else ColumnBatch(columns, computed=True)
+
+    return columns_of
 
 
 def _decoded(texts: list[Any], decode: Decode) -> Iterator[Any]:

@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -22,7 +22,7 @@ from malstrom_py.connectors.kafka.client import (
 )
 from malstrom_py.connectors.kafka.part import OnLost, PartitionFeed, Reading, position_of
 from malstrom_py.connectors.kafka.reader import Readers
-from malstrom_py.connectors.kafka.records import Decode, KafkaRecord, rows_of
+from malstrom_py.connectors.kafka.records import Decode, KafkaRecord, column_decoder, rows_of
 from malstrom_py.errors import PlanError, SourceError, lasting
 from malstrom_py.formats import Format, converter
 from malstrom_py.sources.base import Part
@@ -102,6 +102,7 @@ class Kafka(PolledSource[Any]):
             converter(decode, f"{_WHAT}: {name}", "bytes, or one of formats", lambda format: format.decode)
             for name, decode in (("value", value), ("key", key))
         ]
+        self.is_narrowing = self.is_decoding = value is None and not self._records
         super().__init__(_WHAT, follow=follow)
         self.lists_again_every_s = (
             checked_number(new_partitions_every_s, f"{_WHAT}: new_partitions_every_s") if follow else None
@@ -122,6 +123,14 @@ class Kafka(PolledSource[Any]):
             return [Part(part) for part in self._listed(consumer)]
 
     def build_part(self, part: Part, state: Any) -> PolledPart[Message, Any]:
+        self._check(part, state)
+        return super().build_part(part, state)
+
+    def build_narrow_part(self, part: Part, state: Any, columns: Collection[str]) -> PolledPart[Message, Any]:
+        self._check(part, state)
+        return self._built(part, state, column_decoder(columns))
+
+    def _check(self, part: Part, state: Any) -> None:
         topic, _ = _place_of(part)
         if topic not in self._topics:
             raise lasting(
@@ -131,7 +140,6 @@ class Kafka(PolledSource[Any]):
                 )
             )
         position_of(state, part)
-        return super().build_part(part, state)
 
     def open(self, part: Part, position: Any, end: Any) -> PartitionFeed:
         return PartitionFeed(self._shared(), _place_of(part), position_of(position, part), end)

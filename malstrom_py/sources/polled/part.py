@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
+from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import MalformedRecord, SourceError
-from malstrom_py.sources.base import BasePart
+from malstrom_py.sources.base import BasePart, PolledRows
 from malstrom_py.sources.polled import problems
 from malstrom_py.sources.polled.reading import Feed, PolledChunk
 
@@ -90,6 +91,7 @@ class PolledPart(BasePart[V], Generic[R, V]):
 
     ``values`` returns an iterator of one value per record, whose errors are those of the record that it is at.
     ``describe`` names a record that it refuses, and returns what is shown of it. ``up_to``: the end of a bounded run.
+    ``columns`` returns what ``values`` does as columns, or None if that must be called.
     """
 
     wait_max_s = 0.1
@@ -103,11 +105,13 @@ class PolledPart(BasePart[V], Generic[R, V]):
         describe: Callable[[R], tuple[str, Any]],
         up_to: UpTo | None = None,
         is_finished: bool = False,
+        columns: Callable[[Sequence[R]], ColumnBatch | None] | None = None,
     ) -> None:
         self._feed = feed
         self._position = position
         self._values = values
         self._describe = describe
+        self._columns = columns
         self._up_to = up_to
         self._is_finished = is_finished
         self._is_closed = False
@@ -117,7 +121,7 @@ class PolledPart(BasePart[V], Generic[R, V]):
         if not is_finished:
             feed.start()
 
-    def poll(self, rows_max: int) -> list[V] | None:
+    def poll(self, rows_max: int) -> list[V] | PolledRows | None:
         """See `SourcePart.poll`."""
         if self._is_finished:
             return None
@@ -129,6 +133,9 @@ class PolledPart(BasePart[V], Generic[R, V]):
             if not self._count:
                 return None
         records = self._chunk.records[self._taken : min(self._taken + rows_max, self._count)]
+        if self._columns is not None and (made := self._columns(records)) is not None:
+            self._advance(len(records))
+            return PolledRows(made, 0, iter(()))
         values: list[V] = []
         error = None
         try:

@@ -10,10 +10,11 @@ Rules:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.errors import PlanError
 from malstrom_py.sources.base import BaseSource, Part, V_co
 from malstrom_py.sources.pinned.shared import SharedPin
@@ -79,6 +80,12 @@ class PolledSource(BaseSource[V_co]):
 
     def build_part(self, part: Part, state: Any) -> PolledPart[Any, V_co]:
         """See `PartitionedSource.build_part`."""
+        return self._built(part, state, None)
+
+    def _built(
+        self, part: Part, state: Any, columns: Callable[[Sequence[Any]], ColumnBatch | None] | None
+    ) -> PolledPart[Any, V_co]:
+        """Build a part; ``columns`` as of `PolledPart`."""
         position = self._start_of(part) if state is None else position_in(state)
         up_to = None if self._follow else UpTo(self.order, self._end_for(part))
         is_finished = up_to is not None and self._begins_finished(state, position, up_to)
@@ -89,6 +96,7 @@ class PolledSource(BaseSource[V_co]):
             describe=partial(self.describe, part),
             up_to=up_to,
             is_finished=is_finished,
+            columns=columns,
         )
 
     def _feed_of(self, part: Part, position: Any, end: Any) -> Feed[Any]:

@@ -12,6 +12,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.builder.columns_read import columns_of
 from malstrom_py.connectors.kafka.reader import SharedReader
 from malstrom_py.errors import MalformedRecord, SourceError
 from malstrom_py.sources.base import Part
@@ -281,3 +282,22 @@ def test_a_finished_job_that_is_run_again_reads_what_is_new(kafka: Broker, tmp_p
     assert (again.read, again.resumed_finished) == (3, False), "also of a partition that is new, with any start="
     assert read_again().read == 0
     assert out.items == [1, 2, 3, 4, 5], "the state continues"
+
+
+def test_json_is_decoded_into_columns_for_steps_that_take_them(kafka: Broker) -> None:
+    topic = kafka.new_topic(2)
+    rows = [{"id": n, "price": n * 7 % 5, "name": f"n{n}"} for n in range(300)]
+    kafka.send(topic, [*rows[:200], {"id": 200, "price": 0.5, "name": "a float"}, None, *rows[200:]])
+    found = []
+    for compile in (True, False):
+        job = mp.Job("docs", compile=compile)
+        read = job.source("in", sources.Kafka(kafka.bootstrap, topic, follow=False))
+        priced = read.map("m", lambda row: {"id": row["id"], "price": row["price"] * 2}, on_error="skip")
+        sums = (
+            priced.filter("f", lambda row: row["price"] > 0).key_by("k", lambda row: row["id"] % 7).sum("s", by="price")
+        )
+        columns = columns_of(job.plan_to(sums, sinks.Memory()).steps[0])
+        assert columns == (["id", "price"] if compile else None)
+        found.append(sorted(mp.collect(sums.final().map_with_key("row", lambda key, n: (key, n)))))
+    assert found[0] == found[1]
+    assert len(found[0]) == 7

@@ -144,6 +144,53 @@ def test_a_plan_that_needs_whole_values_reads_all_columns(name: str, files: str)
     assert read_by(WHOLE[name], Files(files)) is None
 
 
+class Decoding(Memory[Any]):
+    """A source that makes columns only if the next steps take them."""
+
+    is_narrowing = is_decoding = True
+
+
+DECODED: dict[str, tuple[Callable[[Stream], Stream], list[str] | None]] = {
+    "a map": (lambda rows: rows.map("m", lambda row: {"twice": row["value"] * 2}), None),
+    "a map and a key": (
+        lambda rows: (
+            rows.map("m", lambda row: {"key": row["key"], "twice": row["value"] * 2})
+            .key_by("k", lambda row: row["key"])
+            .sum("s", by="twice")
+        ),
+        ["key", "value"],
+    ),
+    "a key": (lambda rows: rows.key_by("k", "key").count("n"), ["key"]),
+    "a key that is called": (lambda rows: rows.key_by("k", lambda row: "".join(list(row["key"]))).count("n"), None),
+    "a function with a state": (
+        lambda rows: rows.key_by("k", "key").stateful_map("s", lambda key, row, n: (n, row["value"]), default=int),
+        None,
+    ),
+    "windows": (NARROW["windows"][0], ["at", "key", "value"]),
+    "expressions": (lambda rows: rows.select("s", "key").key_by("k", "key").count("n"), ["key"]),
+    "a map that is called": (lambda rows: rows.map("m", lambda row: [row["value"]]), None),
+    "a map that is called on request": (
+        lambda rows: rows.map("m", lambda row: {"twice": row["value"] * 2}, compile=False),
+        None,
+    ),
+    "one of two": (
+        lambda rows: (
+            rows.filter("f", lambda row: row["value"] > 2)
+            .union("u", rows.flat_map("m", lambda row: [row["value"]]))
+            .map("n", lambda row: {"a": row["key"]})
+        ),
+        None,
+    ),
+    "whole rows": (lambda rows: rows.filter("f", lambda row: row["value"] > 2), None),
+}
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_records_are_decoded_into_columns_if_these_are_gathered(name: str) -> None:
+    build, names = DECODED[name]
+    assert read_by(build, Decoding(ROWS)) == names
+
+
 def test_a_source_that_reports_malformed_rows_reads_all_columns(files: str) -> None:
     job = mp.Job("columns")
     rows = job.source("rows", Files(files), on_error="skip")
