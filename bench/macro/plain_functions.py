@@ -90,6 +90,41 @@ def first_loop(rows: list[Row]) -> Check:
     return count, total
 
 
+def folded(bids: Stream) -> Stream:
+    """A state that adds."""
+    keyed = bids.key_by("key", lambda row: row["auction"] % 1000)
+    return keyed.fold("sums", lambda state, row: {"total": state["total"] + row["price"]}, default=lambda: {"total": 0})
+
+
+def folded_loop(rows: list[Row]) -> Check:
+    sums: dict[int, int] = {}
+    total = 0
+    for row in rows:
+        key = row["auction"] % 1000
+        sums[key] = sums.get(key, 0) + row["price"]
+        total += sums[key]
+    return len(rows), total
+
+
+def rises(bids: Stream) -> Stream:
+    """A state that keeps the largest, and an output that is computed of the state before."""
+    keyed = bids.key_by("key", lambda row: row["auction"] % 1000)
+    return keyed.stateful_map(
+        "rises", lambda key, row, most: ({"by": row["price"] - most}, max(row["price"], most)), default=int
+    )
+
+
+def rises_loop(rows: list[Row]) -> Check:
+    most: dict[int, int] = {}
+    total = 0
+    for row in rows:
+        key = row["auction"] % 1000
+        total += row["price"] - most.get(key, 0)
+        most[key] = max(row["price"], most.get(key, 0))
+    return len(rows), total
+
+
+KEY: Final = pl.col("auction") % 1000
 EUROS: Final = (pl.col("price") * 908 // 1000).alias("price")
 JOBS: Final[Mapping[str, Job]] = {
     "q1": Job("map", q1, q1_loop, lambda bids: bids.select("auction", "bidder", EUROS), "price"),
@@ -104,6 +139,20 @@ JOBS: Final[Mapping[str, Job]] = {
             .select(total=pl.col("price").cum_sum().over(pl.col("auction") % 1000))
         ),
         "total",
+    ),
+    "fold": Job(
+        "key_by, fold",
+        folded,
+        folded_loop,
+        lambda bids: bids.select(total=pl.col("price").cum_sum().over(KEY)),
+        "total",
+    ),
+    "rises": Job(
+        "key_by, stateful_map",
+        rises,
+        rises_loop,
+        lambda bids: bids.select(by=pl.col("price") - pl.col("price").cum_max().shift(1).over(KEY).fill_null(0)),
+        "by",
     ),
 }
 
