@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import repeat
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,7 +17,6 @@ from malstrom_py.data.row_form import form_of
 from malstrom_py.operators.base import Outlet, StepContext, weakly
 from malstrom_py.operators.join import How, Pair, count_alone, pairs_of
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
-from malstrom_py.operators.stateless import spread
 from malstrom_py.operators.unmatched import Unmatched
 from malstrom_py.state.group_index import GroupIndex
 from malstrom_py.state.group_values import Array
@@ -182,33 +180,18 @@ def _merged(sides: Sequence[Side]) -> Side:
 
 def _rows_joined(lefts: Side, rights: Side, how: How) -> tuple[list[Any], list[Pair[Any, Any]], Alone]:
     """Return the keys and the pairs, and how many rows of each side have no partner."""
-    keys, counts = list[Any](), list[int]()
-    ones, others = list[Any](), list[Any]()
-    keeps, get, left_alone = how != "inner", rights.get, 0
-    for key, own in lefts.items():
-        partners = get(key)
-        if partners is None:
-            left_alone += len(own)
-            if not keeps:
-                continue
-            partners = _NONE
-        keys.append(key)
-        counts.append(len(own) * len(partners))
-        if len(own) == 1:
-            ones += repeat(own[0], len(partners))
-            others += partners
-        else:
-            ones += spread(own, [len(partners)] * len(own))
-            others += partners * len(own)
-    alone = [(key, partners) for key, partners in rights.items() if key not in lefts]
-    right_alone = sum(len(partners) for _, partners in alone)
+    if how == "inner":
+        sides = [(key, own, rights[key]) for key, own in lefts.items() if key in rights]
+    else:
+        sides = [(key, own, rights.get(key, _NONE)) for key, own in lefts.items()]
+    left_alone = sum(len(own) for key, own in lefts.items() if key not in rights)
+    alone = [(key, _NONE, partners) for key, partners in rights.items() if key not in lefts]
     if how == "outer":
-        for key, partners in alone:
-            keys.append(key)
-            counts.append(len(partners))
-            ones += repeat(None, len(partners))
-            others += partners
-    return spread(keys, counts), pairs_of(ones, others), (left_alone, right_alone)
+        sides += alone
+    keys = [key for key, own, partners in sides for _ in range(len(own) * len(partners))]
+    ones = [one for _, own, partners in sides for one in own for _ in partners]
+    others = [other for _, own, partners in sides for _ in own for other in partners]
+    return keys, pairs_of(ones, others), (left_alone, sum(len(partners) for _, _, partners in alone))
 
 
 # -- columns --

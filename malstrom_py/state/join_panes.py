@@ -7,6 +7,7 @@ have ids: those that a barrier, a move or a caller asks for are looked up in the
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -164,15 +165,16 @@ class JoinPanes(JoinSides):
             self._add_by_pane(side, keys, values, [(time - origin) // span * span + origin for time in times])
 
     def _add_by_pane(self, side: int, keys: Sequence[Any], values: Sequence[Any], starts: Sequence[int]) -> None:
-        parts: dict[int, tuple[list[Any], list[Any]]] = {}
-        for key, value, start in zip(keys, values, starts, strict=True):
-            part = parts.get(start)
-            if part is None:
-                part = parts[start] = ([], [])
-            part[0].append(key)
-            part[1].append(value)
-        for start in sorted(parts):
-            _group(self.rows_at(start)[side], *parts[start])
+        ordered = sorted(starts)
+        if ordered != starts:
+            order = sorted(range(len(starts)), key=starts.__getitem__)
+            keys, values = [keys[row] for row in order], [values[row] for row in order]
+        first = 0
+        while first < len(ordered):
+            start = ordered[first]
+            last = bisect_right(ordered, start, first)
+            _group(self.rows_at(start)[side], keys[first:last], values[first:last])
+            first = last
 
     def rows_at(self, start: int) -> Pane:
         """Return a pane as rows, to be changed; new if there is none."""
