@@ -270,7 +270,7 @@ def _codes_of_keys(left: Any, right: Any) -> tuple[Array, Array, int]:
     if pa.types.is_int64(left.type) and pa.types.is_int64(right.type) and not left.null_count + right.null_count:
         numbers = left.to_numpy(), right.to_numpy()
         least, most = (int(of(list(map(of, numbers)))) for of in (np.min, np.max))
-        if most - least < _SPARSE * (len(left) + len(right)) + _ROWS_MAX:  # keys that come together are often near
+        if most - least < len(left) + len(right):  # keys that come together are often near
             return numbers[0] - least, numbers[1] - least, most - least + 1
     index = GroupIndex()
     codes = index.ids(left)

@@ -290,6 +290,8 @@ def plain_keys(column: pa.Array, known: ColumnKind | None) -> tuple[pa.Array, Co
 
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
+    if known is ColumnKind.INT and pa.types.is_int64(column.type):
+        return column, known
     kind = _plain_kind(column.type)
     if kind is ColumnKind.NULL or (kind is not None and known is not None and column.null_count == len(column)):
         # None alone does not say of which type the other keys are.

@@ -7,6 +7,7 @@ which only the value of its side counts. ``moment``: the start of a pane, or the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malstrom_py.data.row_form import DICTS, SCALAR, RowForm
@@ -149,6 +150,14 @@ def one_key_column(keys: Iterable[pa.Array]) -> pa.Array:
     return pa.concat_arrays([pa.array([], kind), *(_typed(column, kind) for column in some)])
 
 
+def kept_keys(keys: Sequence[Any]) -> pa.Array:
+    """Return columns of keys of one kind as one, in their type if it is the same."""
+    import pyarrow as pa
+
+    alike = all(one.type == other.type for one, other in pairwise(keys))
+    return pa.concat_arrays(keys) if alike and keys else one_key_column(map(plain_key, keys))
+
+
 def as_stored(schema: pa.Schema) -> pa.Schema:
     """Return the schema in which an image has columns of ``schema``."""
     import pyarrow as pa
@@ -190,6 +199,6 @@ def plain_key(keys: Any) -> pa.Array:
         keys = keys.dictionary_decode()
     kind = keys.type
     if of.is_integer(kind):
-        return keys.cast(pa.int64())
+        return keys if of.is_int64(kind) else keys.cast(pa.int64())
     is_text = of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind)
     return keys.cast(pa.large_string() if is_text else pa.large_binary())

@@ -19,7 +19,7 @@ from malstrom_py.data.schema import ColumnKind
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.group_index import GroupIndex, NotColumnar, ids_of, plain_keys
 from malstrom_py.state.group_values import Array
-from malstrom_py.state.join_image import one_key_column, plain_key
+from malstrom_py.state.join_image import kept_keys, one_key_column, plain_key
 from malstrom_py.state.join_rows import JoinSides, Record
 from malstrom_py.state.kept_rows import Block, Chosen
 
@@ -54,7 +54,7 @@ class JoinPanes(JoinSides):
     moment of a row is the start of its pane.
     """
 
-    __slots__ = ("_changed", "_kind", "_origin", "_span", "_written", "columns", "rows")
+    __slots__ = ("_changed", "_kind", "_origin", "_span", "_spare", "_written", "columns", "rows")
 
     forms: ClassVar[frozenset[RowForm]] = frozenset((DICTS, SCALAR))
 
@@ -67,7 +67,8 @@ class JoinPanes(JoinSides):
     def clear(self) -> None:
         super().clear()
         self._kind: ColumnKind | None = None  # of the keys
-        self._changed: list[pa.Array] = []  # the first is of keys that differ
+        self._changed: list[tuple[pa.Array, int]] = []  # keys, and the start of the last pane of theirs
+        self._spare = _CHANGED  # so many changed keys may be noted until they are made distinct
         self._written = frozenset[int]()  # the panes that the last barrier wrote
 
     def starts(self) -> list[int]:
@@ -85,22 +86,23 @@ class JoinPanes(JoinSides):
         try:
             if kept is None:
                 raise NotColumnar("values of another kind")
-            kept = self._with_plain_keys(kept)
+            keys = self._plain(kept.key_column)
         except NotColumnar:  # what is there becomes rows
             self.as_rows()
+            kept = batch
             try:
-                kept = self._with_plain_keys(batch)
+                keys = self._plain(kept.key_column)
             except NotColumnar:
                 return False
-        self.note_keys(kept.key_column)
-        self._add(side, kept, starts)
+        self.note_keys(keys, starts)
+        self._add(side, kept, keys, starts)
         return True
 
-    def _with_plain_keys(self, batch: ColumnBatch) -> ColumnBatch:
-        """Return ``batch`` with keys that an index takes. `NotColumnar` if they are of another kind than before."""
+    def _plain(self, column: Any) -> pa.Array:
+        """Return keys as an index takes them. `NotColumnar` if they are of another kind than earlier ones."""
         import pyarrow as pa
 
-        keys, kind = plain_keys(batch.key_column, self._kind)
+        keys, kind = plain_keys(column, self._kind)
         if kind is ColumnKind.STR:
             try:
                 keys.validate(full=True)
@@ -108,7 +110,7 @@ class JoinPanes(JoinSides):
                 raise NotColumnar("a key that is not UTF-8") from None
         if keys.null_count < len(keys):
             self._kind = kind
-        return ColumnBatch(batch.columns, key_column=keys, named=batch.named, form=batch.form)
+        return keys
 
     def _starts_of(self, batch: ColumnBatch) -> Array | None:
         """Return the start of the pane of each row; None if 64 bits might not hold one."""
@@ -124,7 +126,7 @@ class JoinPanes(JoinSides):
         starts: Array = (times - origin) // span * span + origin
         return starts
 
-    def _add(self, side: int, batch: ColumnBatch, starts: Array, *, sent: bool = True) -> None:
+    def _add(self, side: int, batch: ColumnBatch, keys: pa.Array, starts: Array, *, sent: bool = True) -> None:
         import numpy as np
         import pyarrow as pa
 
@@ -134,10 +136,10 @@ class JoinPanes(JoinSides):
                 rows, rest = of_rows.nonzero()[0], (~of_rows).nonzero()[0]
                 part = batch.take(pa.array(rows))
                 self._add_by_pane(side, part.keys or [], part.values, starts[rows].tolist())
-                batch, starts = batch.take(pa.array(rest)), starts[rest]
+                batch, keys, starts = batch.take(pa.array(rest)), keys.take(pa.array(rest)), starts[rest]
         if len(starts):
             self._count(starts)
-            self.sides[side].add(batch, None, starts, sent=sent)
+            self.sides[side].add(batch, None, starts, keys=keys, sent=sent)
 
     def _count(self, starts: Array) -> None:
         """Count the rows of panes of columns."""
@@ -208,12 +210,14 @@ class JoinPanes(JoinSides):
             if until < end:
                 found.append(kept.pick(lambda block: block.before(end) & ~block.before(first)))
             gone = kept.take(lambda block: block.before(until))
-            if gone is not None and not self._written.isdisjoint(closed):  # else its keys have been noted since
+            if gone is not None and not self._written.isdisjoint(closed):
                 self.note_keys(gone.batch.key_column)
             if until >= end:
                 found.append(gone)
         for start in closed:
             del self.columns[start]
+        # What has come and gone since the last barrier is in no snapshot.
+        self._changed = [noted for noted in self._changed if noted[1] >= until]
         return [block and block.in_order() for block in found]
 
     # `JoinSides`
@@ -222,16 +226,20 @@ class JoinPanes(JoinSides):
     def in_arrays(self) -> bool:
         return not self.rows and super().in_arrays
 
-    def note_keys(self, keys: pa.Array) -> None:
+    def note_keys(self, keys: pa.Array, starts: Array | None = None) -> None:
+        """Note that the state of keys changes; in panes that start at ``starts``, until these close."""
         if self.tracked():
-            changed = self._changed
-            changed.append(keys)
-            if sum(map(len, changed[1:])) > len(changed[0]) + _CHANGED:
-                self._changed = [_distinct(changed)]
+            self._changed.append((keys, _FAR if starts is None else int(starts.max())))
+            self._spare -= len(keys)
+            if self._spare < 0:
+                distinct = _distinct(key for key, _ in self._changed)
+                self._changed = [(distinct, max(last for _, last in self._changed))]
+                self._spare = len(distinct) + _CHANGED
 
     def changed_columns(self) -> list[pa.Array]:
         changed, self._changed, self._written = self._changed, [], frozenset(self.columns)
-        return [_distinct(changed)] if changed else []
+        self._spare = _CHANGED
+        return [_distinct(keys for keys, _ in changed)] if changed else []
 
     def among(self, keys: pa.Array) -> Chosen:
         index = GroupIndex(self._kind)
@@ -270,7 +278,7 @@ class JoinPanes(JoinSides):
         return panes
 
     def put(self, side: int, batch: ColumnBatch, moments: Array) -> None:
-        self._add(side, self._with_plain_keys(batch), moments, sent=False)
+        self._add(side, batch, self._plain(batch.key_column), moments, sent=False)
 
     def drop_keys(self, keys: pa.Array) -> None:
         self._drop(self.among(keys))
@@ -373,7 +381,7 @@ def _in_index(index: GroupIndex) -> Chosen:
 
 def _distinct(keys: Iterable[pa.Array]) -> pa.Array:
     """Return the keys of plain columns of one kind, each once."""
-    return one_key_column([plain_key(column).unique() for column in keys]).unique()
+    return plain_key(kept_keys(list(keys)).unique())
 
 
 def _group(rows: Side, keys: Iterable[Any], values: Iterable[Any]) -> None:

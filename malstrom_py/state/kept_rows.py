@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.row_form import SCALAR
 from malstrom_py.state.group_values import Array
-from malstrom_py.state.join_image import Kind, fitted, one_key_column, plain_key
+from malstrom_py.state.join_image import Kind, fitted, kept_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,13 +141,14 @@ class KeptRows:
         self.blocks, self.kind = refitted, Kind(schema, known.form)
         return self.kind
 
-    def add(self, batch: ColumnBatch, ids: Array, moments: Array, *, sent: bool = True) -> None:
-        """Add rows that are as `expected`. ``sent``: by the stream, not with an image."""
+    def add(self, batch: ColumnBatch, ids: Array, moments: Array, *, keys: Any = None, sent: bool = True) -> None:
+        """Add rows that are as `expected`. ``keys``: if not of ``batch``. ``sent``: by the stream, not an image."""
         if self.kind is None:
             self.kind = Kind(batch.columns.schema, batch.form)
         self._sent = self._sent or sent
         blocks = self.blocks
-        kept = ColumnBatch(batch.columns, key_column=batch.key_column, named=batch.named, form=batch.form)
+        keys = batch.key_column if keys is None else keys
+        kept = ColumnBatch(batch.columns, key_column=keys, named=batch.named, form=batch.form)
         blocks.append(Block(kept, ids, moments, len(moments)))
         fan = _FANS[self.small > SMALL]
         while len(blocks) >= fan and len(blocks[-fan]) <= min(self.small, fan * len(blocks[-1])):
@@ -238,9 +238,7 @@ def one_block(blocks: Sequence[Block]) -> Block:
         return blocks[0]
     first = blocks[0].batch
     (columns,) = pa.Table.from_batches([block.batch.columns for block in blocks]).combine_chunks().to_batches()
-    keys: list[Any] = [block.batch.key_column for block in blocks]
-    alike = all(one.type == other.type for one, other in pairwise(keys))
-    key_column = pa.concat_arrays(keys) if alike else one_key_column(map(plain_key, keys))
+    key_column = kept_keys([block.batch.key_column for block in blocks])
     batch = ColumnBatch(columns, key_column=key_column, named=first.named, form=first.form)
     moments = np.concatenate([block.moments for block in blocks])
     ids = None if blocks[0].ids is None else np.concatenate([block.ids for block in blocks])
