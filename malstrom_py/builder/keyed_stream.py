@@ -19,10 +19,11 @@ from malstrom_py.builder.state_migration import Kept, Migrate, Upgrade, time_to_
 from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.builder.windowed_stream import WindowedStream
 from malstrom_py.errors import PlanError
-from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Final, Fold, Max, Mean, Min, Reduce, Sum, TopN
+from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Fold, Max, Mean, Min, Reduce, Sum, TopN
 from malstrom_py.operators.base import OnError, OperatorFactory
 from malstrom_py.operators.collect import CollectStep
 from malstrom_py.operators.columns import KeyAsField
+from malstrom_py.operators.final import Final
 from malstrom_py.operators.flat import Flat
 from malstrom_py.operators.logic import LogicLike, StatelessLike, hooks_of
 from malstrom_py.operators.stateful_map import StatefulFlatMap, StatefulMap, TtlMap
@@ -345,6 +346,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         emit: Literal["close"] | timedelta | int = "close",
         clock: Clock = "event",
         on_error: OnError = "fail",
+        compile: bool = True,
         **upgrade: Unpack[Upgrade],
     ) -> WindowedStream[K, V_co]:
         """Gather the records of each key into ``windows`` of `malstrom_py.windows`; a method of the result says how.
@@ -354,7 +356,8 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         with ``clock="processing"``, on the runtime's clock; or a number of records. No record is late here: lateness is
         decided at ``generate_epochs``.
         """
-        return WindowedStream(self, name, windows, emit, clock, {"on_error": on_error, "upgrade": upgrade})
+        options: dict[str, Any] = {"on_error": on_error, "upgrade": upgrade}
+        return WindowedStream(self, name, windows, emit, clock, options, compiles=compile and self.job.compiles)
 
     def flat(self, name: str) -> StreamBuilder[None, dict[str, Any]]:
         """Replace each result of a window by a flat dict, without a key: for a table, or a message.
@@ -419,10 +422,12 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         by: By[V_co, Any] = None,
         skip_nulls: bool = False,
         on_error: OnError = "fail",
+        compile: bool = True,
         **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, Any]:
         """Emit per record the sum of its key's values so far."""
-        factory = partial(Sum, by=number_of(by, name), skip_nulls=skip_nulls)
+        options: dict[str, Any] = {"skip_nulls": skip_nulls, "compiles": compile and self.job.compiles}
+        factory = partial(Sum, by=number_of(by, name), **options)
         return self._then("sum", name, factory, by, on_error=on_error, upgrade=upgrade)
 
     def min(
@@ -432,10 +437,12 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         by: By[V_co, Any] = None,
         skip_nulls: bool = False,
         on_error: OnError = "fail",
+        compile: bool = True,
         **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, Any]:
         """Emit per record the smallest of its key's values so far."""
-        factory = partial(Min, by=number_of(by, name), skip_nulls=skip_nulls)
+        options: dict[str, Any] = {"skip_nulls": skip_nulls, "compiles": compile and self.job.compiles}
+        factory = partial(Min, by=number_of(by, name), **options)
         return self._then("min", name, factory, by, on_error=on_error, upgrade=upgrade)
 
     def max(
@@ -445,10 +452,12 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         by: By[V_co, Any] = None,
         skip_nulls: bool = False,
         on_error: OnError = "fail",
+        compile: bool = True,
         **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, Any]:
         """Emit per record the largest of its key's values so far."""
-        factory = partial(Max, by=number_of(by, name), skip_nulls=skip_nulls)
+        options: dict[str, Any] = {"skip_nulls": skip_nulls, "compiles": compile and self.job.compiles}
+        factory = partial(Max, by=number_of(by, name), **options)
         return self._then("max", name, factory, by, on_error=on_error, upgrade=upgrade)
 
     def mean(
@@ -458,10 +467,12 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         by: By[V_co, Any] = None,
         skip_nulls: bool = False,
         on_error: OnError = "fail",
+        compile: bool = True,
         **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, float]:
         """Emit per record the mean of its key's values so far."""
-        factory = partial(Mean, by=number_of(by, name), skip_nulls=skip_nulls)
+        options: dict[str, Any] = {"skip_nulls": skip_nulls, "compiles": compile and self.job.compiles}
+        factory = partial(Mean, by=number_of(by, name), **options)
         return self._then("mean", name, factory, by, on_error=on_error, upgrade=upgrade)
 
     def aggregate(
@@ -483,7 +494,7 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         check_name(name, "step")
         self._check_aggregations(aggs, name)
         detail = ", ".join(f"{label}={one}" for label, one in aggs.items())
-        factory = partial(Aggregate, aggregations=aggs)
+        factory = partial(Aggregate, aggregations=aggs, compiles=self.job.compiles)
         kept: Kept = {"renamed_from": renamed_from, "migrate": migrate, "initial_state": initial_state, "ttl": ttl}
         return self._then("aggregate", name, factory, None, on_error=on_error, detail=detail, upgrade=kept)
 

@@ -60,6 +60,8 @@ class WindowedStream(Generic[K, V_co]):
         emit: Literal["close"] | timedelta | int,
         clock: Clock,
         options: dict[str, Any],
+        *,
+        compiles: bool = True,
     ) -> None:
         check_name(name, "step")
         if not isinstance(windows, Sliding | Session | Count):
@@ -67,7 +69,7 @@ class WindowedStream(Generic[K, V_co]):
                 f"step {name!r}: window takes windows.tumbling(…) or the like, got {type(windows).__name__}"
             )
         self._stream = stream
-        self._name, self._windows, self._options = name, windows, options
+        self._name, self._windows, self._options, self._compiles = name, windows, options, compiles
         self._unit: Unit = "ms"
         self._by_clock = not isinstance(windows, Count) and windows.clock == "processing"
         if not isinstance(windows, Count) and not self._by_clock:
@@ -159,6 +161,7 @@ class WindowedStream(Generic[K, V_co]):
                 factory = partial(SessionWindows, gap=windows.in_unit(self._unit, name), **common)
             else:
                 size, step, origin = windows.in_unit(self._unit, name)
+                common["compiles"] = self._compiles
                 factory = partial(TimeWindows, size=size, step=step, origin=origin, **common)
         ports = (Port(epochs=traits.epochs),)
         detail = f"{windows}, {how}"

@@ -1,6 +1,5 @@
 """The steps that keep running figures per key: `aggregate`, `count`, `sum`, `min`, `max`, `mean`, `fold`, `reduce`,
-`distinct` and `top_n`; and `final`, which sends
-the last of them.
+`distinct` and `top_n`.
 
 What a figure is, is defined by an `Aggregation` of `malstrom_py.agg`: these steps add each record to the state of its
 key and send the result. A step with a single figure stores the aggregation's state; `aggregate` stores a tuple of
@@ -21,16 +20,23 @@ from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.equality import AS_THEY_ARE, seen_form
 from malstrom_py.data.figures import unchanged
-from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.data.row_form import DICTS, SCALAR, RowForm, looked_up
 from malstrom_py.data.unshared import unshared
 from malstrom_py.errors.text import column_of
 from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext, read_by
-from malstrom_py.operators.column_figures import ColumnFigures, column_for, in_arrays, keys_column_of, record_batch
+from malstrom_py.operators.column_figures import (
+    ColumnFigures,
+    FieldColumns,
+    column_for,
+    functions_of,
+    in_arrays,
+    keys_column_of,
+    record_batch,
+)
 from malstrom_py.operators.failures import ErrorPolicy, call_rows
-from malstrom_py.operators.keyed import FoldingOperator, KeyedOperator, Rows, StatefulOperator, keys_of
+from malstrom_py.operators.keyed import FoldingOperator, KeyedOperator, Rows
 from malstrom_py.operators.names_taken import names_taken
-from malstrom_py.state.figure_states import FigureStates, shape_of_many, shape_of_one, shape_of_records
+from malstrom_py.state.figure_states import shape_of_many, shape_of_one
 from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.seen_values import SeenValues
 from malstrom_py.state.top_lane import CELLS_MAX, insert, top
@@ -102,17 +108,27 @@ class Aggregate(KeyedOperator):
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return FieldValues([*options["aggregations"].values()]).read
 
-    def __init__(self, context: StepContext, *, aggregations: Mapping[str, Aggregation[Any, Any]]) -> None:
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        return functions_of(options["aggregations"].values())
+
+    def __init__(
+        self, context: StepContext, *, aggregations: Mapping[str, Aggregation[Any, Any]], compiles: bool = True
+    ) -> None:
         super().__init__(context)
         self._aggregations = [one for _, one in sorted(aggregations.items())]
         self._loop = loop_of(aggregations)
         self._fields = FieldValues(self._aggregations)
-        self.takes_columns = self._fields.names is not None
         self._names = list(aggregations)
-        self._over_columns = ColumnFigures(self.state, self._aggregations, shape_of_many(len(self._aggregations)))
+        columns = FieldColumns(context, functions_of(self._aggregations), compiles=compiles)
+        self._has_names = self._fields.names is not None
+        self.takes_columns = self._has_names or columns.are_compiled
+        shape = shape_of_many(len(self._aggregations))
+        self._over_columns = ColumnFigures(self.state, self._aggregations, shape, columns)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         figures = self._over_columns.scan(batch)
+        self.takes_columns = self._has_names or figures is not None
         if figures is None:
             super().on_batch(batch, out)
         elif len(batch):
@@ -283,6 +299,11 @@ class Figure(KeyedOperator):
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options.get("by"))
 
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        by = options.get("by")
+        return () if by is None or column_of(by) is not None else (by,)
+
     def __init__(
         self,
         context: StepContext,
@@ -290,6 +311,7 @@ class Figure(KeyedOperator):
         by: Callable[[Any], Any] | None = None,
         function: object = None,
         skip_nulls: bool = False,
+        compiles: bool = True,
     ) -> None:
         super().__init__(context, by=by, function=function)
         if skip_nulls:
@@ -298,10 +320,14 @@ class Figure(KeyedOperator):
         over = self.aggregation
         if self.needs_values and by is not None:
             over = replace(over, field=self._column or by)
-        self._over_columns = ColumnFigures(self.state, [over], shape_of_one())
+        columns = FieldColumns(context, functions_of([over]), compiles=compiles)
+        self._has_names = self.takes_columns
+        self.takes_columns = self._has_names or columns.are_compiled
+        self._over_columns = ColumnFigures(self.state, [over], shape_of_one(), columns)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         figures = self._over_columns.scan(batch)
+        self.takes_columns = self._has_names or figures is not None
         if figures is None:
             super().on_batch(batch, out)
         elif len(batch):
@@ -511,80 +537,3 @@ class TopN(KeyedOperator):
         for key, value, rank in rows:
             states[key] = state = insert(states.get(key, ((), ())), rank, value, n)
             results.append(state[1][::-1])
-
-
-def _last_rows(batch: ColumnBatch) -> ColumnBatch:
-    """Return the last row of each key, in the order in which the keys first come."""
-    import numpy as np
-    import pyarrow as pa
-
-    try:
-        codes = keys_column_of(batch).dictionary_encode(null_encoding="encode").indices.to_numpy()
-    except (NotColumnar, pa.ArrowNotImplementedError):
-        return batch
-    last = np.full(int(codes.max(initial=-1)) + 1, -1)
-    last[codes] = np.arange(len(codes))
-    return batch.take(pa.array(last))
-
-
-class Final(StatefulOperator):
-    """Sends the last value of each key at the end of the stream.
-
-    >>> import malstrom_py as mp
-    >>> from malstrom_py import sources
-    >>> words = mp.Job("docs").source("words", sources.Memory(["ant", "bee", "ant"])).key_by("word", str)
-    >>> mp.collect(words.count("n").final())
-    [2, 1]
-    """
-
-    takes_columns = True
-
-    def __init__(self, context: StepContext) -> None:
-        super().__init__(context)
-        self._over_columns: ColumnFigures | None = None
-        self._form: RowForm = DICTS
-        self._computed = False
-        self._names: list[str] = []
-
-    def on_batch(self, batch: Batch, out: Outlet) -> None:
-        if isinstance(batch, ColumnBatch) and self._over_columns is None:
-            self._over_columns = self._last_of(batch)
-        if self._over_columns is not None:
-            same = isinstance(batch, ColumnBatch) and batch.form is self._form
-            if same and batch.columns is not None and batch.columns.schema.names == self._names:
-                if self._over_columns.fold(batch):
-                    return
-            else:
-                self.state.to_rows()
-        if isinstance(batch, ColumnBatch):
-            batch = _last_rows(batch)  # of the others no row is made
-        keys = keys_of(batch, self.context.step)
-        self.changes(keys)
-        # A tuple, because a value may be None, which means that a key has no state.
-        self.state.values.update(zip(keys, zip(batch.values), strict=True))
-        if self.state.untried:
-            self.state.try_first()
-
-    def _last_of(self, batch: ColumnBatch) -> ColumnFigures | None:
-        """Return what keeps the last row of each key in columns; None if rows of that form are kept as values."""
-        names = batch.columns.schema.names
-        if batch.form not in (DICTS, SCALAR) or not names or len(set(names)) < len(names):
-            return None
-        self._form, self._computed, self._names = batch.form, batch.computed, names
-        if batch.form is SCALAR:
-            return ColumnFigures(self.state, [agg.last()], shape_of_one())
-        return ColumnFigures(self.state, [agg.last(name) for name in names], shape_of_records(names))
-
-    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        if epoch.time == MAX_EPOCH:
-            last = self.state.values
-            self.changes(last)
-            if isinstance(last, FigureStates) and len(last):
-                keys, figures = last.groups.finish()
-                of_names = dict(zip(self._names, figures, strict=True))
-                columns = record_batch(of_names)
-                out.send(ColumnBatch(columns, key_column=keys, form=self._form, computed=self._computed))
-            elif len(last):
-                out.send(Batch([value for (value,) in last.values()], keys=list(last)))
-            last.clear()
-        out.forward(epoch)

@@ -6,13 +6,14 @@ rows would. Otherwise it becomes a dict, and remains one; results are the same e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from malstrom_py.agg import Aggregation
+from malstrom_py.agg import Aggregation, Field
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import DICTS, SCALAR
+from malstrom_py.operators.base import StepContext
 from malstrom_py.state.figure_states import FigureStates, Shape
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.groups import Groups
@@ -22,16 +23,54 @@ from malstrom_py.state.top_lane import Top
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from malstrom_py.operators.compiled import CompiledFunction
+
 T = TypeVar("T")
+
+
+class FieldColumns:
+    """Columns of the ``fields`` of aggregations: of a name its column, of a function its results, if these are proven.
+
+    ``compiles``: whether functions are computed on columns; others are called for each row.
+    """
+
+    def __init__(self, context: StepContext, fields: Iterable[Field], *, compiles: bool) -> None:
+        self._compiled: dict[int, CompiledFunction] = {}
+        functions = [field for field in fields if callable(field)]
+        if functions:
+            from malstrom_py.operators.compiled import CompiledFunction  # a job is defined without it
+
+            self._compiled = {id(one): CompiledFunction(context, one, compiles=compiles) for one in functions}
+
+    @property
+    def are_compiled(self) -> bool:
+        """Whether there are functions, all of which may be computed on columns."""
+        return bool(self._compiled) and all(one.why_not is None for one in self._compiled.values())
+
+    def of(self, field: Field, batch: ColumnBatch) -> pa.Array | None:
+        """Return the column of ``field``; None if there is none."""
+        compiled = self._compiled.get(id(field))
+        if compiled is None:
+            return column_for(field, batch)
+        column = compiled.column(batch, is_sent=False)
+        return compiled.column_called(batch) if column is None else column
+
+
+def functions_of(aggregations: Iterable[Aggregation[Any, Any]]) -> list[Callable[[Any], Any]]:
+    """Return the functions that are fields of ``aggregations``."""
+    return [one.field for one in aggregations if callable(one.field)]
 
 
 class ColumnFigures:
     """The aggregations of one step over columns, with their states in ``state``, each of which has ``shape``.
 
+    ``fields``: their columns, if some are of functions.
+
     >>> import pyarrow as pa
     >>> from malstrom_py import agg
     >>> from malstrom_py.codec import Codec
-    >>> from malstrom_py.state.figure_states import shape_of_one
+    >>> from malstrom_py.operators.base import StepContext
+    from malstrom_py.state.figure_states import shape_of_one
     >>> state = KeyedState("step", Codec())
     >>> figures = ColumnFigures(state, [agg.sum("n")], shape_of_one())
     >>> columns = pa.RecordBatch.from_pydict({"n": [3, 4, 5]})
@@ -40,8 +79,15 @@ class ColumnFigures:
     ([3, 4, 8], {'ann': 8, 'bob': 4})
     """
 
-    def __init__(self, state: KeyedState, aggregations: Sequence[Aggregation[Any, Any]], shape: Shape) -> None:
+    def __init__(
+        self,
+        state: KeyedState,
+        aggregations: Sequence[Aggregation[Any, Any]],
+        shape: Shape,
+        fields: FieldColumns | None = None,
+    ) -> None:
         self._state = state
+        self._column_for = column_for if fields is None else fields.of
         self._aggregations = aggregations
         self._shape = shape
         state.arrays = partial(FigureStates, aggregations, shape)
@@ -65,7 +111,18 @@ class ColumnFigures:
         return len(batch)
 
     def _columns(self, batch: ColumnBatch) -> tuple[pa.Array, list[pa.Array | None]]:
-        return keys_column_of(batch), [_column_for(one, batch) for one in self._aggregations]
+        return keys_column_of(batch), [self._column_of(one, batch) for one in self._aggregations]
+
+    def _column_of(self, one: Aggregation[Any, Any], batch: ColumnBatch) -> pa.Array | None:
+        """Return the column of which ``one`` aggregates. `NotColumnar` if there is none."""
+        if one.blind:
+            return None
+        if isinstance(one, Top) and one.field is not None:
+            return records_of(batch, one.field)
+        column = self._column_for(one.field, batch)
+        if column is None:
+            raise NotColumnar("a field that is not a column")
+        return column
 
     def _groups(self) -> Groups:
         values = self._state.values
@@ -93,18 +150,6 @@ def in_arrays(state: KeyedState, batch: Batch, add: Callable[[ColumnBatch], T]) 
     # Rows that come first do not say what comes after them.
     state.to_rows(only=len(state.values) > 0 or isinstance(batch, ColumnBatch))
     return None
-
-
-def _column_for(one: Aggregation[Any, Any], batch: ColumnBatch) -> pa.Array | None:
-    """Return the column of which ``one`` aggregates. `NotColumnar` if there is none."""
-    if one.blind:
-        return None
-    if isinstance(one, Top) and one.field is not None:
-        return records_of(batch, one.field)
-    column = column_for(one.field, batch)
-    if column is None:
-        raise NotColumnar("a field that is not a column")
-    return column
 
 
 def column_for(field: object, batch: ColumnBatch) -> pa.Array | None:

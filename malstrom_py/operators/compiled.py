@@ -105,11 +105,11 @@ class CompiledFunction:
         """Whether columns may be of use."""
         return self.why_not is None
 
-    def column(self, batch: Batch) -> pa.Array | None:
-        """Return the results as a column, and check all of ``batch``, which is sent with it."""
+    def column(self, batch: Batch, *, is_sent: bool = True) -> pa.Array | None:
+        """Return the results as a column. ``is_sent``: all of ``batch`` is sent with them, and so checked."""
 
         def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> pa.Array:
-            check_held(given.columns)
+            check_held(columns if is_sent else columns.select(sorted(traced.fields)))
             return self._noted(traced, results(traced.tree, columns))[0].column(0)
 
         def why_not(tree: Tree) -> str | None:
@@ -190,6 +190,15 @@ class CompiledFunction:
         """Return what the function ``returned`` as `column` would, if columns hold it."""
         made = self._again(returned)
         return made.column(0) if made is not None and self._made_form is SCALAR else None
+
+    def column_called(self, batch: ColumnBatch) -> pa.Array | None:
+        """Call the function for each row, and return the results as `column` would; None if one raises."""
+        if self.why_not is not None or self._made is None or self._with_key:
+            return None
+        try:
+            return self.column_again(list(map(self._function, batch.values)))
+        except Exception:  # the step calls it again, row by row, and decides what an error of a row means
+            return None
 
     def values_again(self, batch: Batch, returned: list[Any]) -> Batch:
         """Return ``batch`` with what the function ``returned`` for its rows: as `values` would, if columns hold it."""

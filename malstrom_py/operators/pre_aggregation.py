@@ -6,15 +6,16 @@ are merged only where that gives what the rows in order would: not sums of float
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.agg import Aggregation
+from malstrom_py.agg import Aggregation, Field
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MIN_EPOCH
 from malstrom_py.data.row_form import PARTIALS
+from malstrom_py.operators.column_figures import column_for
 from malstrom_py.operators.panes import one_column, split_by_span
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.group_values import is_odd
@@ -141,14 +142,18 @@ def _in_columns(batch: Batch, aggregations: Sequence[Aggregation[Any, Any]]) -> 
     return ColumnBatch(rows, key_column=key_column, time_column=times)
 
 
-def columns_of(batch: ColumnBatch, aggregations: Sequence[Aggregation[Any, Any]]) -> list[Any] | None:
+def columns_of(
+    batch: ColumnBatch,
+    aggregations: Sequence[Aggregation[Any, Any]],
+    of: Callable[[Field, ColumnBatch], pa.Array | None] = column_for,
+) -> list[Any] | None:
     """Return the column of each aggregation's field, None for one that reads none; None if a column is missing."""
     columns: list[pa.Array | None] = []
     for one in aggregations:
-        column = batch.column(one.field) if isinstance(one.field, str) else None
+        column = None if one.blind else of(one.field, batch)
         if column is None and not one.blind:
             return None
-        columns.append(None if one.blind else column)
+        columns.append(column)
     return columns
 
 

@@ -18,6 +18,7 @@ from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.row_form import PARTIALS
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext, weakly
+from malstrom_py.operators.column_figures import FieldColumns, functions_of
 from malstrom_py.operators.keyed import keys_of
 from malstrom_py.operators.panes import Pane, Panes, Piece, Split, split_by_span
 from malstrom_py.operators.pre_aggregation import PreAggregation, columns_of
@@ -55,6 +56,10 @@ class TimeWindows(WindowOperator):
     [(0, 10, 2), (10, 20, 1), (20, 30, 1)]
     """
 
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        return functions_of(options["gather"]().aggregations)
+
     def __init__(
         self,
         context: StepContext,
@@ -65,6 +70,7 @@ class TimeWindows(WindowOperator):
         origin: int = 0,
         emit: Emit = CLOSE,
         by_clock: bool = False,
+        compiles: bool = True,
     ) -> None:
         super().__init__(context, gather=gather, emit=emit, by_clock=by_clock)
         self._size, self._step, self._origin = size, step, origin
@@ -76,7 +82,11 @@ class TimeWindows(WindowOperator):
         by_panes = emit == CLOSE and not (by_clock and size != step)
         by_runs = gathering.in_order and not self._whole
         supports = RunPanes.in_columns if by_runs else Groups.supports
-        self._by_columns = self.takes_columns and by_panes and supports(gathering.aggregations)
+        in_arrays = by_panes and supports(gathering.aggregations)
+        self._columns = FieldColumns(context, functions_of(gathering.aggregations), compiles=compiles)
+        self._has_names = self.takes_columns
+        self.takes_columns = self._has_names or (in_arrays and self._columns.are_compiled)
+        self._by_columns = self.takes_columns and in_arrays
         make = partial(RunPanes, own=gathering.own) if by_runs else Panes
         self._panes = make(
             gathering.aggregations if self._by_columns else (),
@@ -93,19 +103,26 @@ class TimeWindows(WindowOperator):
     @property
     def combines(self) -> bool:
         """Whether `combine` may be called for batches of this step."""
-        return self._by_columns and not self._by_clock and self._runs is None
+        # What functions return may be whole in one batch and not in the next, whose sum would depend on the order.
+        return self._by_columns and self._has_names and not self._by_clock and self._runs is None
 
     def continue_at(self, epoch: int) -> None:
         self._reached = epoch
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        if not (self._by_columns and isinstance(batch, ColumnBatch) and self._add_columns(batch, out)):
+        added = self._by_columns and isinstance(batch, ColumnBatch) and self._add_columns(batch, out)
+        self.takes_columns = self._has_names or added
+        if not added:
             super().on_batch(batch, out)
 
     def _add_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
         """Add the rows of ``batch`` by columns; False if it has no columns of keys, times or values."""
         partials = batch.form is PARTIALS
-        columns = list(batch.columns.columns) if partials else columns_of(batch, self._gathering.aggregations)
+        columns = (
+            list(batch.columns.columns)
+            if partials
+            else columns_of(batch, self._gathering.aggregations, self._columns.of)
+        )
         split, only_key = self._split(batch), batch.only_key
         keys = batch.key_column if only_key is None else only_key
         if columns is None or keys is None or split is None:

@@ -79,6 +79,14 @@ KEYS: Sequence[Callable[[Row], Any]] = (
 )
 
 
+SUMS: Sequence[tuple[Callable[[Row], Any], Callable[[Row], Any], Callable[[Row], Any]]] = (
+    (lambda r: r["id"], lambda r: r["m"], lambda r: r["s"]),
+    (lambda r: r["n"] * 2 + 1, lambda r: r["n"] % 5, lambda r: r["s"].lower()),  # beyond 63 bits for some
+    (lambda r: r["m"] if r["m"] > 0 else r["id"], lambda r: -r["m"], lambda r: r["n"]),
+    (lambda r: (r["o"] or 0) // 2, lambda r: r["o"] is None, lambda r: "x" + r["s"]),
+)
+"""What is summed up, and of what the largest and the smallest is taken."""
+
 STEPS: dict[str, Sequence[Callable[[Row], Any]]] = {
     "map": MAPS,
     "filter": FILTERS,
@@ -91,7 +99,7 @@ class Chain(NamedTuple):
     """The functions of a job, in order: those before the key, the key, and those after it."""
 
     steps: list[tuple[str, Callable[[Row], Any]]]
-    ends_in_sums: bool
+    sums: tuple[Callable[[Row], Any], Callable[[Row], Any], Callable[[Row], Any]] | None
     on_error: Any
 
 
@@ -118,7 +126,9 @@ def drawn_chain(rng: random.Random) -> Chain:
         return [(kind, rng.choice(STEPS[kind])) for kind in kinds]
 
     steps = [*some(3), ("key_by", rng.choice(KEYS)), *some(2)]
-    return Chain(steps, rng.random() < 0.5, rng.choice(["skip", "dead-letter", "dead-letter"]))
+    return Chain(
+        steps, rng.choice(SUMS) if rng.random() < 0.5 else None, rng.choice(["skip", "dead-letter", "dead-letter"])
+    )
 
 
 def built(chain: Chain, rows: list[Row], kind: str, folder: Path) -> tuple[mp.Job, sinks.Memory, sinks.Memory]:
@@ -133,8 +143,10 @@ def built(chain: Chain, rows: list[Row], kind: str, folder: Path) -> tuple[mp.Jo
         stream = job.source("rows", sources.Files(str(folder / f"*.{kind}")))
     for number, (step, function) in enumerate(chain.steps):
         stream = getattr(stream, step)(f"{step}-{number}", function, on_error=chain.on_error)
-    if chain.ends_in_sums:
-        stream = stream.aggregate("sums", n=agg.count(), total=agg.sum("id"))
+    if chain.sums:
+        total, most, least = chain.sums
+        figures = {"total": agg.sum(total), "most": agg.max(most), "least": agg.min(least)}
+        stream = stream.aggregate("sums", n=agg.count(), **figures)
     stream.sink("out", out)
     if chain.on_error == "dead-letter":
         for number, (step, _) in enumerate(chain.steps):
@@ -223,8 +235,17 @@ def test_functions_on_columns_give_what_python_gives(
         mp.Simulation(workers=rng.randint(1, 3), seed=seed, checks=rng.random() < 0.5).run(job)
         results, failed = in_python(chain, rows)
         what = (seed, chain)
-        if chain.ends_in_sums:
-            sums = {key: {"n": len(of), "total": sum(row["id"] for row in of)} for key, of in results.items()}
+        if chain.sums:
+            total, most, least = chain.sums
+            sums = {
+                key: {
+                    "n": len(of),
+                    "total": sum(map(total, of)),
+                    "most": max(map(most, of)),
+                    "least": min(map(least, of)),
+                }
+                for key, of in results.items()
+            }
             found = {repr(key): of[-1] for key, of in out.by_key.items()}
             assert found == {repr(key): of for key, of in sums.items()}, what
         else:

@@ -65,6 +65,15 @@ IN_ARRAYS: Any = {
 }
 """Figures that arrays hold; `FIGURES` has some that they do not."""
 
+OF_FUNCTIONS: Any = {
+    "rows": agg.count(),
+    "total": agg.sum(lambda row: row["n"] + 1),
+    "mean": agg.mean(lambda row: row["x"] * 2),
+    "least": agg.min(lambda row: row["m"], skip_nulls=True),
+    "last": agg.last(lambda row: row["s"]),
+    "named": agg.max("n"),
+}
+
 TUMBLING, SLIDING, SESSION = windows.tumbling(7), windows.sliding(6, 4), windows.session(4)
 KEYS: list[list[Any]] = [["a", "ä", None], [1, 2, -3]]
 """Of joins, which may keep columns if their keys are text or numbers."""
@@ -79,6 +88,8 @@ def timed(step: Callable[..., Any], **options: Any) -> Case:
 def joined(step: Callable[..., Any], **options: Any) -> Case:
     return step, {"inputs": 2, "timed": True, **options}
 
+
+FUNCTIONS = ("aggregate of functions", "sum by a function")
 
 CASES: dict[str, Case] = {
     "filter": timed(lambda s: s.filter("step", pl.col("n") > 2)),
@@ -98,6 +109,16 @@ CASES: dict[str, Case] = {
     "key_by and count": (lambda s: s.key_by("step", "s").count("n"), {"keyed": False}),
     "key_local": timed(lambda s: s.key_local("step", lambda row: row["s"]), keyed=False),
     "assign_timestamps": (lambda s: s.assign_timestamps("step", "n"), {"keyed": False}),
+    "map to rows": timed(lambda s: s.map("step", lambda row: {"n": row["n"] + 1, "m": row["m"], "s": row["s"]})),
+    "filter_map": timed(lambda s: s.filter_map("step", lambda row: {"s": row["s"]} if row["m"] else None)),
+    "map_with_key by a function": timed(lambda s: s.map_with_key("step", lambda key, row: {"k": key, "n": row["n"]})),
+    "key_by a function": timed(lambda s: s.key_by("step", lambda row: row["n"] % 2), keyed=False),
+    "assign_timestamps by a function": (lambda s: s.assign_timestamps("step", lambda row: row["n"]), {"keyed": False}),
+    "sum by a function": timed(lambda s: s.sum("step", by=lambda row: row["n"] * 2)),
+    "sum of floats by a function": timed(lambda s: s.sum("step", by=lambda row: row["x"] / 3)),
+    "min by a function": timed(lambda s: s.min("step", by=lambda row: row["s"].lower())),
+    "sum by a function, without nulls": timed(lambda s: s.sum("step", by=lambda row: row["big"], skip_nulls=True)),
+    "aggregate of functions": timed(lambda s: s.aggregate("step", **OF_FUNCTIONS)),
     "generate_epochs": (
         lambda s: s.assign_timestamps("at", "n").generate_epochs("step", mp.limit_out_of_orderness(2)),
         {"keyed": False},
@@ -138,7 +159,7 @@ CASES: dict[str, Case] = {
     "collect": timed(lambda s: s.collect("step", size=3)),
     **{
         f"{name} of {kind}": timed(lambda s, name=name, kind=kind: gathered(s.window("step", kind), name))
-        for name in ("aggregate", "aggregate in arrays", "sum", "count", "collect", "min", "mean")
+        for name in (*("aggregate", "aggregate in arrays", "sum", "count", "collect", "min", "mean"), *FUNCTIONS)
         for kind in (TUMBLING, SLIDING, SESSION, windows.count(2))
     },
     "flat": timed(lambda s: s.window("window", TUMBLING).aggregate(**IN_ARRAYS).flat("step")),
@@ -179,6 +200,8 @@ def gathered(stream: Any, name: str) -> Any:
         "sum": lambda: stream.sum("n"),
         "min": lambda: stream.min("s"),
         "mean": lambda: stream.mean("x"),
+        "aggregate of functions": lambda: stream.aggregate(**OF_FUNCTIONS),
+        "sum by a function": lambda: stream.sum(lambda row: row["n"] * 2),
     }
     return ways[name]()
 

@@ -20,7 +20,8 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, AbsBarrier, Acquire, AnyOf, Collect, Epoch, Interrogate
 from malstrom_py.data.row_form import SCALAR
 from malstrom_py.errors import InternalError
-from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Final, Fold, Max, Mean, Min, Sum, TopN
+from malstrom_py.operators.aggregate import Aggregate, Count, Distinct, Fold, Max, Mean, Min, Sum, TopN
+from malstrom_py.operators.final import Final
 from malstrom_py.operators.keyed import StatefulOperator, expiring
 from malstrom_py.rescale.slots import StableSlots
 from malstrom_py.state.artefact import Opened, contents, entries_in, is_delta, merged
