@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from malstrom_py.builder.plan import Step
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Operator
-from malstrom_py.traced.tracing import why_never
 
 
 class Compiled(NamedTuple):
@@ -36,7 +35,7 @@ def compiled_of(step: Step) -> Compiled | None:
         return None
     if not options.get("compiles", True):
         return Compiled(describe_function(functions[0]), "compile=False")
-    found = [Compiled(describe_function(function), why_never(function)) for function in functions]
+    found = [Compiled(describe_function(function), kind.why_never(function)) for function in functions]
     return next((one for one in found if one.why_not is not None), found[0])
 
 

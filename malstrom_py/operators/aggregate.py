@@ -394,6 +394,12 @@ class Fold(FoldingOperator):
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["fn"], 1)
 
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        from malstrom_py.operators.compiled_folds import is_decided
+
+        return (options["fn"],) if is_decided(options["fn"], options["default"]) else ()
+
     def __init__(
         self,
         context: StepContext,

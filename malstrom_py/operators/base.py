@@ -276,6 +276,13 @@ class Operator:
         """Return the functions of a row that the step made with ``options`` computes on columns where it can."""
         return ()
 
+    @classmethod
+    def why_never(cls, function: Callable[..., Any]) -> str | None:
+        """Return why one of `compiled_functions` is called for each row, as far as that is known without rows."""
+        from malstrom_py.traced.tracing import why_never
+
+        return why_never(function)
+
     takes_columns: bool = False
     """Whether the step reads columns of a `ColumnBatch`. If not, its rows are converted to Python values."""
 

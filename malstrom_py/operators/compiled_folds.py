@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
+from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.figures import unchanged
 from malstrom_py.data.row_form import DICTS, SCALAR
@@ -33,7 +34,7 @@ from malstrom_py.traced.in_python import Unproven, check_held, kind_in_python, k
 from malstrom_py.traced.nodes import Kind
 from malstrom_py.traced.purity import Checking, Impure, Outside, is_plain
 from malstrom_py.traced.returned import fields_returned, why_no_columns
-from malstrom_py.traced.tracing import KEY
+from malstrom_py.traced.tracing import KEY, why_impure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +58,12 @@ def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 Call = Callable[[Any, Any, Any], tuple[Any, Any]]
 """Takes the key, the value and the state of a row; returns what is sent, and the new state."""
+
+
+def is_decided(function: Callable[..., Any], default: Callable[[], Any] | None, *, takes_key: bool = False) -> bool:
+    """Whether it is known without rows that ``function`` is done on columns of numbers, or that it never is."""
+    fold = CompiledFold(StepContext("", ""), KeyedState("", Codec()), function, default, takes_key=takes_key)
+    return fold.is_known or why_impure(function) is not None
 
 
 @dataclass(slots=True)
@@ -101,6 +108,11 @@ class CompiledFold:
         self.why_not = self._why_not() if compiles else "compile=False"
         if self.why_not is None:
             self._expect()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known what the function does to its state, at first of numbers."""
+        return self._known is not None
 
     @property
     def takes_columns(self) -> bool:

@@ -297,6 +297,12 @@ class FoldingOperator(KeyedOperator):
     ``folds``: the function as `malstrom_py.operators.compiled_folds` calls it, with ``takes_key`` or not.
     """
 
+    @classmethod
+    def why_never(cls, function: Callable[..., Any]) -> str | None:
+        from malstrom_py.traced.tracing import why_impure
+
+        return why_impure(function)
+
     def __init__(
         self,
         context: StepContext,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -35,6 +35,13 @@ class StatefulMap(FoldingOperator):
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["fn"], 1)
+
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        from malstrom_py.operators.compiled_folds import is_decided
+
+        is_shown = cls is StatefulMap and is_decided(options["fn"], options["default"], takes_key=True)
+        return (options["fn"],) if is_shown else ()
 
     def __init__(
         self,

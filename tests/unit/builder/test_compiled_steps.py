@@ -46,6 +46,29 @@ def test_a_step_is_compiled_or_it_says_why_not() -> None:
     assert seen.endswith("; not compiled: calls print]")
 
 
+def test_functions_with_a_state_are_compiled_where_that_is_known_without_rows() -> None:
+    rows: mp.StreamBuilder[Any, Any] = mp.Job("sums").source("rows", sources.Memory([{"shop": "a", "price": 2}]))
+    keyed = rows.key_by("shop", "shop")
+    keyed.fold("sum", lambda total, row: total + row["price"], default=int).sink("1", sinks.Memory())
+    keyed.fold("called", lambda total, row: total + len(shown(row)), default=int).sink("2", sinks.Memory())
+    keyed.fold("by-type", lambda total, row: total + row["at"].hour, default=int).sink("3", sinks.Memory())
+    keyed.fold("product", lambda total, row: total * row["price"], default=int).sink("4", sinks.Memory())
+    keyed.stateful_map("rise", lambda key, row, n: (row["price"] - n, row["price"]), default=int).sink(
+        "5", sinks.Memory()
+    )
+    keyed.stateful_flat_map("flat", lambda key, row, n: ([n], n + 1), default=int).sink("6", sinks.Memory())
+    keyed.reduce("first", lambda one, other: one).sink("7", sinks.Memory())
+    found = {
+        step.name: str(compiled_of(step)) for step in keyed.job.plan().steps if step.kind not in ("sink", "source")
+    }
+    assert found == {
+        "sum": "compiled",
+        "rise": "compiled",
+        "called": "not compiled: calls print",
+        **dict.fromkeys(("shop", "by-type", "product", "flat", "first"), "None"),
+    }
+
+
 def test_a_job_that_is_not_compiled_says_so() -> None:
     notes = {step.name: compiled_of(step) for step in planned(compile=False).plan().steps}
     assert {str(found) for found in notes.values()} == {"None", "not compiled: compile=False"}
