@@ -45,8 +45,8 @@ def states(step: Stepped) -> Any:
 
 
 def both(factory: Any, *given: ColumnBatch) -> tuple[Stepped, Stepped]:
-    by_rows = [Batch(batch.values, keys=batch.keys) for batch in given]
-    return Stepped(factory).push(*given), Stepped(factory).push(*by_rows)
+    by_columns = Stepped(factory).push(*given)  # first, because then no rows have been made
+    return by_columns, Stepped(factory).push(*(Batch(batch.values, keys=batch.keys) for batch in given))
 
 
 FOLDS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[], Any]]] = {
@@ -211,6 +211,15 @@ def test_what_a_function_reads_from_outside_may_change() -> None:
     assert isinstance(states(step), FigureStates)
     more["n"] = 10
     assert step.push(columns(["a"], v=[1])).values() == [1, 11]
+
+
+def test_rows_that_an_earlier_step_has_changed_are_taken() -> None:
+    step = Stepped(TOTAL).push(columns(["a"], v=[1]))
+    changed = columns(["a", "b"], v=[1, 2])
+    for row in changed.values:
+        row["v"] += 10
+    assert step.push(changed, columns(["a"], v=[1])).values() == [1, 12, 12, 13]
+    assert not isinstance(states(step), FigureStates)
 
 
 def test_not_compiled_on_request() -> None:
