@@ -8,10 +8,10 @@ the records only, not on which epochs (watermarks) came. A key has a timer for t
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
@@ -41,12 +41,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 R = TypeVar("R", bound=TimeJoinRows)
+T = TypeVar("T")
 
 Direction = Literal["backward", "forward", "nearest"]
 """Where the partner of an as-of join is: at or before the left record, at or after it, or the nearer of the two."""
 
 Timed = tuple[int, Any, Any]
 """A record to send: its time, key and value."""
+
+
+_ROWS_FEW: Final = 256
+_BATCHES_FEW: Final = 64
+"""So many batches in a row with fewer rows cost more as columns than as rows: each looks into each block of columns."""
 
 
 class TimeJoin(StatefulOperator):
@@ -59,6 +65,8 @@ class TimeJoin(StatefulOperator):
         super().__init__(context)
         self.watch = self.unmatched = Unmatched(context)
         self.state.entering = weakly(self._entering)
+        self._small = 0
+        """How many batches in a row had few rows."""
         self.dropped = 0
         """How many records without a partner `act` has dropped since the last epoch."""
 
@@ -86,6 +94,13 @@ class TimeJoin(StatefulOperator):
         if of_rows[-1] is not None:
             self.state.timers.set(key, of_rows[-1])
         return of_rows
+
+    def in_columns(self, batch: Batch, add: Callable[[ColumnBatch], T]) -> T | None:
+        """Return what ``add`` returns for ``batch``, which it adds to columns; None if rows must do it."""
+        self._small = self._small + 1 if len(batch) < _ROWS_FEW else 0
+        if self._small == _BATCHES_FEW:
+            self.state.to_rows()
+        return in_arrays(self.state, batch, add)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         if not self.end_columns(epoch.time, out):
@@ -207,7 +222,7 @@ class IntervalJoin(TimeJoin):
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self.unmatched.arrived(side, batch)
-        joined = in_arrays(self.state, batch, partial(self._join_columns, side))
+        joined = self.in_columns(batch, partial(self._join_columns, side))
         if joined is None:
             self._join_rows(side, batch, out)
         elif joined.found:
@@ -383,7 +398,7 @@ class AsofJoin(TimeJoin):
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self.unmatched.arrived(side, batch)
-        if in_arrays(self.state, batch, partial(self._add_columns, side)) is None:
+        if self.in_columns(batch, partial(self._add_columns, side)) is None:
             self._add_rows(side, batch)
 
     def _add_columns(self, side: int, batch: ColumnBatch) -> bool:

@@ -36,6 +36,10 @@ KEYS: Final[dict[str, tuple[list[Any], pa.DataType]]] = {
 }
 
 
+SMALL_BATCHES_STAY: Final = patch("malstrom_py.operators.time_join._BATCHES_FEW", -1)
+"""Joins by time keep columns, however many batches are small."""
+
+
 def columns_of(batch: list[Row], kind: str, *, scalar: bool = False, timed: bool = True) -> ColumnBatch:
     keys, values, times = zip(*batch, strict=True)
     data: Any = {"value": list(values)} if scalar else {"n": list(values), "text": [str(value) for value in values]}
@@ -214,6 +218,7 @@ def test_a_join_by_time_of_columns_makes_no_row_through_barriers_moves_and_resto
     assert of_columns.take(Epoch(MAX_EPOCH)).found == of_rows.take(Epoch(MAX_EPOCH)).found
 
 
+@SMALL_BATCHES_STAY
 @pytest.mark.parametrize(
     "join", [near("outer"), as_of(), as_of(tolerance=4), *(as_of(direction=to) for to in ("forward", "nearest"))]
 )
@@ -251,6 +256,7 @@ def test_a_join_by_time_forgets_what_is_past(join: Any) -> None:
     assert len(run.times) == 0
 
 
+@SMALL_BATCHES_STAY
 def test_an_as_of_join_keeps_the_latest_of_each_key() -> None:
     run = Run(as_of())
     for change in range(100):
@@ -339,6 +345,24 @@ def test_more_times_and_keys_than_64_bits_number_are_rows(join: Any) -> None:
     run.take(Epoch(MAX_EPOCH))
     assert type(run.tester.states["join"].values) is dict
     assert {len(pairs) for pairs in run.found.values()} == {1}
+
+
+@pytest.mark.parametrize("join", [near("outer"), as_of()])
+def test_joins_by_time_of_many_small_batches_go_on_with_rows(join: Any) -> None:
+    small, large = Run(join), Run(join)
+    rows = [("abc"[at % 3], at, at) for at in range(80)]
+    for row in rows:
+        for side in (0, 1):
+            small.take(columns_of([row], "texts"), side)
+    for side in (0, 1):
+        large.take(columns_of(rows, "texts"), side)
+    assert type(small.tester.states["join"].values) is dict
+    assert isinstance(large.tester.states["join"].values, TimeJoinRows)
+    for run in (small, large):
+        run.take(Epoch(MAX_EPOCH))
+    assert {key: sorted(map(repr, pairs)) for key, pairs in small.found.items()} == {
+        key: sorted(map(repr, pairs)) for key, pairs in large.found.items()
+    }
 
 
 # windows
