@@ -20,6 +20,9 @@ _TRY: Final = 4
 _PROBE: Final = 16
 """Of batches that take about as long as they may, every so many one of twice the rows is tried."""
 
+SMALL_IN_A_ROW: Final = 64
+"""The last batches of an input may be small, and so are some of several workers: only more in a row say something."""
+
 _PAST_S: Final = 0.5
 """The span of working time over which the speed is measured."""
 
@@ -103,6 +106,29 @@ class BatchSize:
                 self._other = (rows, took_s)
         if took_s < self._fixed_s:
             self._fixed_s = max(took_s, 0.8 * self._fixed_s)
+
+
+class SmallBatches:
+    """Says whether so many batches in a row had fewer than ``rows_few`` rows that columns cost more than rows.
+
+    >>> small = SmallBatches(100)
+    >>> [small.came(1) for _ in range(66)][-3:], small.came(100), small.came(1)
+    ([False, True, True], False, False)
+    """
+
+    __slots__ = ("_in_a_row", "_rows_few", "go_on")
+
+    def __init__(self, rows_few: int) -> None:
+        self._rows_few = rows_few
+        self._in_a_row = 0
+        self.go_on = False
+        """Whether the next batch is taken to be small, too."""
+
+    def came(self, rows: int) -> bool:
+        """Note a batch; return whether batches are small."""
+        self._in_a_row = self._in_a_row + 1 if rows < self._rows_few else 0
+        self.go_on = self._in_a_row > SMALL_IN_A_ROW
+        return self.go_on
 
 
 class Speed:

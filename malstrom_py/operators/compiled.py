@@ -19,6 +19,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import DICTS, SCALAR, RowForm
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.batch_sizing import SmallBatches
 from malstrom_py.operators.first_rows import warn
 from malstrom_py.traced.evaluation import results, some_results, truths
 from malstrom_py.traced.in_python import check_held, column_like, in_python_types, kind_in_python, kinds_of
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 _VARIANTS_MAX: Final = 16
 _PATIENCE: Final = 8
 """So many batches for which nothing is proven, more than others, are tried before the function does all."""
+
+ROWS_FEW: Final = 512
+"""A batch costs 0.2 ms, about as much as so many calls of a function."""
 
 _COMPARED_FIRST: Final = 16
 _ROWS_PER_COMPARED: Final = 10_000
@@ -95,6 +99,7 @@ class CompiledFunction:
         self._nullable: frozenset[str] = frozenset()
         self._random = random.Random(0)
         self._rows_left = _ROWS_PER_COMPARED
+        self._small = SmallBatches(ROWS_FEW)
         self._made: pa.Schema | None = None
         self._made_form = DICTS
         """Of the results that were computed last."""
@@ -193,7 +198,7 @@ class CompiledFunction:
 
     def column_called(self, batch: ColumnBatch) -> pa.Array | None:
         """Call the function for each row, and return the results as `column` would; None if one raises."""
-        if self.why_not is not None or self._made is None or self._with_key:
+        if self.why_not is not None or self._made is None or self._small.go_on or self._with_key:
             return None
         try:
             return self.column_again(list(map(self._function, batch.values)))
@@ -209,7 +214,7 @@ class CompiledFunction:
 
     def kept_again(self, batch: Batch, verdicts: list[Any]) -> Batch:
         """Return the rows of ``batch``, which have neither keys nor times, for which the function was true."""
-        if isinstance(batch, ColumnBatch) and batch.form is DICTS:
+        if isinstance(batch, ColumnBatch) and batch.form is DICTS and not self._small.go_on:
             with suppress(Exception):  # Unproven, or an error of Arrow
                 whole = batch.with_columns(in_python_types(batch.columns), form=batch.form, computed=True)
                 return whole.compress(verdicts)
@@ -223,7 +228,7 @@ class CompiledFunction:
     def _again(self, returned: list[Any]) -> pa.RecordBatch | None:
         import pyarrow as pa
 
-        if self.why_not is not None or self._made is None or not returned:
+        if self.why_not is not None or self._made is None or self._small.go_on or not returned:
             return None
         names, columns = self._made.names, [returned]
         try:
@@ -253,6 +258,8 @@ class CompiledFunction:
         if self.why_not is not None or not isinstance(batch, ColumnBatch) or batch.form not in (DICTS, SCALAR):
             return None
         if not len(batch) or (batch.rows_made and not self._context.checked):
+            return None
+        if self._small.came(len(batch)) and not self._context.checked:
             return None
         columns = self._arguments(batch)
         variant = None if columns is None else self._variant(columns, batch.form is SCALAR, why_not)

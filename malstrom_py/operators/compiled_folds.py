@@ -21,7 +21,9 @@ from malstrom_py.data.figures import unchanged
 from malstrom_py.data.row_form import DICTS, SCALAR
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.batch_sizing import SmallBatches
 from malstrom_py.operators.column_figures import in_arrays, keys_column_of, record_batch
+from malstrom_py.operators.compiled import ROWS_FEW
 from malstrom_py.operators.first_rows import warn
 from malstrom_py.operators.names_taken import names_taken
 from malstrom_py.state.figure_states import FigureStates, Shape, shape_of_fields, shape_of_one
@@ -105,6 +107,7 @@ class CompiledFold:
         self._nullable: frozenset[str] = frozenset()
         self._outside: list[Outside] = []
         self._rows_left = 0
+        self._small = SmallBatches(ROWS_FEW)
         self.why_not = self._why_not() if compiles else "compile=False"
         if self.why_not is None:
             self._expect()
@@ -170,7 +173,8 @@ class CompiledFold:
         """Add the rows of ``batch``, and return what is sent for them; None if the function must do them."""
         # Rows that have been made may have been changed since, by a function of an earlier step.
         is_changeable = isinstance(batch, ColumnBatch) and batch.rows_made and not self._context.checked
-        if self.why_not is not None or is_changeable:
+        is_small = isinstance(batch, ColumnBatch) and self._small.came(len(batch)) and not self._context.checked
+        if self.why_not is not None or is_changeable or is_small:
             self._state.to_rows()
             return None
         return in_arrays(self._state, batch, self._scan)

@@ -17,6 +17,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.data.row_form import form_of
 from malstrom_py.operators.base import Outlet, StepContext, weakly
+from malstrom_py.operators.batch_sizing import SmallBatches
 from malstrom_py.operators.column_figures import in_arrays
 from malstrom_py.operators.join import How, Pair, pair_of
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
@@ -51,8 +52,7 @@ Timed = tuple[int, Any, Any]
 
 
 _ROWS_FEW: Final = 256
-_BATCHES_FEW: Final = 64
-"""So many batches in a row with fewer rows cost more as columns than as rows: each looks into each block of columns."""
+"""Fewer rows cost more as columns than as rows: each batch looks into each block of columns."""
 
 
 class TimeJoin(StatefulOperator):
@@ -65,8 +65,7 @@ class TimeJoin(StatefulOperator):
         super().__init__(context)
         self.watch = self.unmatched = Unmatched(context)
         self.state.entering = weakly(self._entering)
-        self._small = 0
-        """How many batches in a row had few rows."""
+        self._small = SmallBatches(_ROWS_FEW)
         self.dropped = 0
         """How many records without a partner `act` has dropped since the last epoch."""
 
@@ -97,8 +96,7 @@ class TimeJoin(StatefulOperator):
 
     def in_columns(self, batch: Batch, add: Callable[[ColumnBatch], T]) -> T | None:
         """Return what ``add`` returns for ``batch``, which it adds to columns; None if rows must do it."""
-        self._small = self._small + 1 if len(batch) < _ROWS_FEW else 0
-        if self._small == _BATCHES_FEW:
+        if isinstance(batch, ColumnBatch) and self._small.came(len(batch)):
             self.state.to_rows()
         return in_arrays(self.state, batch, add)
 

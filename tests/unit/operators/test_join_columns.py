@@ -36,7 +36,7 @@ KEYS: Final[dict[str, tuple[list[Any], pa.DataType]]] = {
 }
 
 
-SMALL_BATCHES_STAY: Final = patch("malstrom_py.operators.time_join._BATCHES_FEW", -1)
+SMALL_BATCHES_STAY: Final = patch("malstrom_py.operators.batch_sizing.SMALL_IN_A_ROW", 1 << 30)
 """Joins by time keep columns, however many batches are small."""
 
 

@@ -17,10 +17,11 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.data.batch import ColumnBatch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import CodecError, InternalError, OperatorError
 from malstrom_py.operators import compiled
 from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.batch_sizing import SMALL_IN_A_ROW
 from malstrom_py.operators.branching import Branch
 from malstrom_py.operators.compiled import CompiledFunction
 from malstrom_py.operators.event_time import AssignTimestamps
@@ -158,6 +159,15 @@ def test_what_the_earlier_columns_do_not_hold_stays_rows(value: Any) -> None:
     assert isinstance(first, ColumnBatch)
     assert repr(second.values) == repr([{"n": value, "m": 1}])
     assert isinstance(second, ColumnBatch) == (value in (3, None))
+
+
+def test_small_batches_are_rows_once_many_came_and_large_ones_columns_again() -> None:
+    stepped = Stepped(partial(Map, fn=lambda r: {"n": r["i"] + 1}))
+    for rows in [1] * (SMALL_IN_A_ROW + 2) + [600, 1]:
+        stepped.push(batch_of(i=list(range(rows))))
+    batches = stepped.batches()
+    assert [type(batch) for batch in batches[-5:]] == [ColumnBatch, Batch, Batch, ColumnBatch, ColumnBatch]
+    assert [batch.values[0] for batch in batches] == [{"n": 1}] * len(batches)
 
 
 VALUES: dict[str, Callable[[Any], Any]] = {
