@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeGuard, TypeVar
 from weakref import WeakMethod
 
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec
-from malstrom_py.data.batch import Batch
+from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import Control, Epoch, PartMessage, StateMessage
 from malstrom_py.errors import InternalError
 from malstrom_py.events import AnyEvent
@@ -127,6 +127,13 @@ class StepContext:
     counters: Counters = field(default_factory=Counters)
     warned: set[str] = field(default_factory=set)
     checked: bool = False
+
+    def trusts_columns(self, batch: Batch) -> TypeGuard[ColumnBatch]:
+        """Whether ``batch`` has columns that are what its rows are: these are new, if a function may have changed them.
+
+        In test mode a change is an error, and is found elsewhere.
+        """
+        return isinstance(batch, ColumnBatch) and (self.checked or not batch.rows_made)
 
 
 class ColumnsRead(NamedTuple):

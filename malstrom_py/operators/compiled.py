@@ -255,9 +255,9 @@ class CompiledFunction:
 
         ``why_not`` says of a function's tree why this is never possible.
         """
-        if self.why_not is not None or not isinstance(batch, ColumnBatch) or batch.form not in (DICTS, SCALAR):
+        if self.why_not is not None or not self._context.trusts_columns(batch):
             return None
-        if not len(batch) or (batch.rows_made and not self._context.checked):
+        if not len(batch) or batch.form not in (DICTS, SCALAR):
             return None
         if self._small.came(len(batch)) and not self._context.checked:
             return None

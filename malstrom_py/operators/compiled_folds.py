@@ -171,10 +171,9 @@ class CompiledFold:
 
     def scan(self, batch: Batch) -> ColumnBatch | None:
         """Add the rows of ``batch``, and return what is sent for them; None if the function must do them."""
-        # Rows that have been made may have been changed since, by a function of an earlier step.
-        is_changeable = isinstance(batch, ColumnBatch) and batch.rows_made and not self._context.checked
+        is_changed = isinstance(batch, ColumnBatch) and not self._context.trusts_columns(batch)
         is_small = isinstance(batch, ColumnBatch) and self._small.came(len(batch)) and not self._context.checked
-        if self.why_not is not None or is_changeable or is_small:
+        if self.why_not is not None or is_changed or is_small:
             self._state.to_rows()
             return None
         return in_arrays(self._state, batch, self._scan)

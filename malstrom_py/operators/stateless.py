@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress, repeat
 from typing import Any, Final
 
-from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MIN_EPOCH, Epoch
 from malstrom_py.data.row_form import SCALAR
 from malstrom_py.errors import mark_safe
@@ -127,7 +127,7 @@ class Filter(Operator):
         elif batch.keys is not None or batch.timestamps is not None:
             batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
             kept = batch.compress(verdicts)
-        elif isinstance(batch, ColumnBatch) and self._compiled.takes_columns:
+        elif self._compiled.takes_columns and self.context.trusts_columns(batch):
             rest, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
             kept, batch = self._compiled.kept_again(rest, verdicts), rest
         else:

@@ -150,6 +150,19 @@ def test_a_batch_that_is_done_row_by_row_is_columns_again() -> None:
         assert second.keys == ([4, 1] if name == "key" else None)
 
 
+def test_rows_that_an_earlier_step_has_changed_are_taken() -> None:
+    for step in (
+        partial(Filter, predicate=lambda r: r["i"] > 1),
+        partial(FilterMap, fn=lambda r: r if r["i"] > 1 else None),
+        partial(Branch, predicate=lambda r: r["i"] > 1),
+        partial(Map, fn=lambda r: r),
+    ):
+        stepped = Stepped(step, ports=2).push(batch_of(i=[2]))
+        changed = batch_of(i=[2])
+        changed.values[0]["i"] = 3
+        assert stepped.push(changed).values() == [{"i": 2}, {"i": 3}], step
+
+
 @pytest.mark.parametrize("value", [True, 2**63, 0.5, "x", 3, None])
 def test_what_the_earlier_columns_do_not_hold_stays_rows(value: Any) -> None:
     stepped = Stepped(partial(Map, fn=lambda r: {"n": r["i"], "m": 1 // r["j"]}), on_error="skip")
