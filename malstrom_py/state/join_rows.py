@@ -293,10 +293,11 @@ class JoinRows(JoinSides):
         return self._keys_of(ids), slots[ids].astype(np.int64)
 
     def take_ids(self, ids: Array) -> None:
-        """Drop the state of keys that leave, of which some ids may be -1."""
-        chosen = self._chosen(ids)
-        self.by_id["changed"][: len(chosen)] &= ~chosen
-        self.drop(chosen)
+        """Drop the state of keys that leave, of which some ids may be -1.
+
+        They stay changed: the state of one may have ended since the last barrier, of which only that tells.
+        """
+        self.drop(self._chosen(ids))
         self.forget()
 
     # `JoinSides`
