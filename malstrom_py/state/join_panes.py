@@ -352,7 +352,7 @@ class JoinPanes(JoinSides):
     def __len__(self) -> int:
         """Return about how many keys columns have, or the largest side of a pane, which are at most all."""
         sides = map(len, chain.from_iterable(self.rows.values()))
-        return max(self._count_keys(), *sides, 0)
+        return max(self._count_keys() if self.columns else 0, *sides, 0)
 
     def _count_keys(self) -> int:
         """Return the number of keys of columns; of many rows an estimate (Chao 1984) from some of them."""

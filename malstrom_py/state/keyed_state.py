@@ -147,7 +147,7 @@ class KeyedState:
             keys = list(keys)
             self._sent.changed.update(keys)
         if changes is not None and changes.noted is not None:
-            changes.note(keys, len(self.values))
+            changes.note(keys, self.values)
             self._note_timers(changes)
 
     @property
@@ -161,7 +161,7 @@ class KeyedState:
         if self._sent is not None:
             self._sent.changed.update(keys.to_pylist())
         if changes is not None:
-            changes.note_column(keys, len(self.values))
+            changes.note_column(keys, self.values)
             self._note_timers(changes)
 
     def handle(self, message: StateMessage, *, remark: bytes = b"") -> None:
@@ -323,7 +323,7 @@ class KeyedState:
         if made is not None:
             return made
         if isinstance(self.values, ManyValues):
-            changes.note(self.values.changed_keys(), len(self.values))
+            changes.note(self.values.changed_keys(), self.values)
         due = changes.due(barrier.parent)
         made = None if due is None else self._written(changes, list(due), full=False, remark=remark)
         if made is None:

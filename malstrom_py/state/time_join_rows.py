@@ -260,7 +260,8 @@ class AsofRows(TimeJoinRows):
             self._drop_rights([np.ones(len(block.ids), np.bool_) for block in rights.blocks])
         if len(rights) <= self._past_from:
             return
-        first = np.full(len(self.index) + 1, reached + 1)  # the earliest left row that may still need a partner
+        # The earliest left row that may still need a partner. No row is before -FAR, from which tolerances fit 64 bits.
+        first = np.full(len(self.index) + 1, max(reached + 1, -FAR))
         for block in lefts.blocks:
             live = block.moments & GONE == 0
             np.minimum.at(first, block.ids[live], block.moments[live] >> 2)

@@ -286,19 +286,6 @@ def test_rows_after_columns_of_an_interval_join_have_timers() -> None:
     assert not len(run.tester.states["join"].timers)
 
 
-@pytest.mark.parametrize("join", [windowed("outer", windows.sliding(6, 4)), near("inner"), as_of()])
-def test_a_key_that_ends_before_it_is_asked_to_leave_is_gone_from_snapshots(join: Any) -> None:
-    """Its state came back with the next restore: a move had let it be forgotten that the key had changed."""
-    run = Run(join).take(columns_of([("a", 1, 3), ("b", 2, 50)], "texts"), 0)
-    chain = [run.tester.barrier("s0")]
-    run.take(Epoch(20))
-    assert not run.tester.collect(["a"])
-    chain.append(run.tester.barrier("s1", parent="s0"))
-    restored = Run(join)
-    restored.tester.install(chain, slots=[0])
-    assert restored.tester.interrogate() == {"b"}
-
-
 def test_few_states_of_columns_are_made_to_measure_them() -> None:
     """All that might be measured were made first, with a row for each record."""
     run = Run(as_of()).take(columns_of([(key, key, 1) for key in range(500)], "other numbers"), 1)
