@@ -295,7 +295,7 @@ class JoinRows(JoinSides):
     def take_ids(self, ids: Array) -> None:
         """Drop the state of keys that leave, of which some ids may be -1.
 
-        They stay changed: the state of one may have ended since the last barrier, and nothing else says so.
+        They stay changed: the state of one may have ended since the last barrier, which nothing else notes.
         """
         self.drop(self._chosen(ids))
         self.forget()
