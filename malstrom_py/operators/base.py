@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, ParamSpec, Protocol, TypeGuard, TypeVar
 from weakref import WeakMethod
 
 from malstrom_py.clock import Clock, SystemClock
@@ -288,7 +288,10 @@ class Operator:
         """Return why one of `compiled_functions` is called for each row, as far as that is known without rows."""
         from malstrom_py.traced.tracing import why_never
 
-        return why_never(function)
+        return why_never(function, is_test=cls.has_tests)
+
+    has_tests: ClassVar[bool] = False
+    """Whether `compiled_functions` are called for the truth of their results alone."""
 
     takes_columns: bool = False
     """Whether the step reads columns of a `ColumnBatch`. If not, its rows are converted to Python values."""

@@ -29,6 +29,8 @@ class Branch(Operator):
     ([2], [1, 3])
     """
 
+    has_tests = True
+
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["predicate"], passes=True)

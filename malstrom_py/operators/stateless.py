@@ -96,6 +96,8 @@ class MapWithKey(Map):
 class Filter(Operator):
     """Keeps the records for whose value ``predicate`` is true; the others are counted as filtered."""
 
+    has_tests = True
+
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["predicate"], passes=True)

@@ -75,13 +75,17 @@ def trace(
 
 
 class _AnyFields(dict[str, Kind]):
-    """The kinds of fields that are not known: there is each field, and nothing can be done with it."""
+    """The kinds of fields that are not known: there is each field, of ``kind``; with "other" nothing can be done."""
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__()
+        self._kind: Kind = kind
 
     def __contains__(self, name: object) -> bool:
         return type(name) is str
 
     def __missing__(self, name: str) -> Kind:
-        return "other"
+        return self._kind
 
 
 def why_impure(function: Callable[[Any], Any]) -> str | None:
@@ -93,20 +97,24 @@ def why_impure(function: Callable[[Any], Any]) -> str | None:
     return None
 
 
-def why_never(function: Callable[[Any], Any]) -> str | None:
+def why_never(function: Callable[[Any], Any], *, is_test: bool = False) -> str | None:
     """Return why ``function`` is traced on no rows and no plain values, as far as that is known without them.
+
+    ``is_test``: of its results only their truth matters; otherwise they must be columns.
 
     >>> why_never(lambda row: row["price"] * 2), why_never(lambda number: number * 2)
     (None, None)
     >>> why_never(lambda word: word[0])
     'takes one character, or a slice that is not compiled'
+    >>> why_never(lambda row: (row["shop"], row["product"]))
+    'returns a tuple'
     """
     if (why := why_impure(function)) is not None:
         return why
     required = function.__code__.co_argcount - len(function.__defaults__ or ())
     key: Kind | None = "other" if required > 1 else None
     if _takes_fields(function, key):
-        return None
+        return "returns a tuple" if not is_test and _returns_tuples(function, key) else None
     tried = [trace(function, {"value": kind}, is_scalar=True, key=None if key is None else kind) for kind in _SCALARS]
     return None if any(isinstance(one, Traced) for one in tried) else str(tried[-1])
 
@@ -119,12 +127,20 @@ def _takes_fields(function: Callable[[Any], Any], key: Kind | None) -> bool:
     checking = Checking(replaced, OVERLAY)
     own = checking.checked(function)
     try:
-        own(*_Paths(own, _AnyFields(), frozenset(), checking.outside, key=key).arguments())
+        own(*_Paths(own, _AnyFields("other"), frozenset(), checking.outside, key=key).arguments())
     except (NoFields, AttributeError, TypeError):  # a row has nothing but fields
         return False
     except (NotTraceable, Exception):
         """The kinds decide."""
     return True
+
+
+def _returns_tuples(function: Callable[[Any], Any], key: Kind | None) -> bool:
+    """Whether ``function`` is known to return a tuple for all rows: with fields of each kind, as far as it takes it."""
+    tried = [trace(function, _AnyFields(kind), key=None if key is None else kind) for kind in _SCALARS]
+    trees = [one.tree for one in tried if isinstance(one, Traced)]
+    ends = [leaf for tree in trees for leaf in leaves(tree) if isinstance(leaf, Result)]
+    return bool(ends) and all(type(leaf.value) is tuple for leaf in ends)
 
 
 class _Paths:

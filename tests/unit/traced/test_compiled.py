@@ -376,6 +376,13 @@ def test_why_a_function_is_not_compiled() -> None:
     ]
     assert [why_never(function) for function in compiled] == [None] * len(compiled)
     assert why_never(lambda word: word[0]) == "takes one character, or a slice that is not compiled"
+    tuples: list[Callable[..., Any]] = [
+        *(lambda r: (r["shop"], r["product"]), lambda r: (r["n"] // 10, 1) if r["n"] else (0, 0), lambda v: (v, v)),
+        lambda k, v: (k, v["n"]),
+    ]
+    assert [why_never(function) for function in tuples] == ["returns a tuple"] * len(tuples)
+    assert [why_never(function, is_test=True) for function in tuples] == [None] * len(tuples)
+    assert why_never(lambda r: (1, 2) if r["s"] == 3 else r["s"] + "x") is None
     context = StepContext("test", "x")
     assert CompiledFunction(context, lambda r: r["i"] > 1, compiles=False).why_not == "compile=False"
 
