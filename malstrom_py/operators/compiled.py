@@ -41,7 +41,16 @@ _COMPARED_FIRST: Final = 16
 _ROWS_PER_COMPARED: Final = 10_000
 
 
-def _has_null(column: pa.Array) -> bool:
+def report_difference(context: StepContext) -> None:
+    """Warn that a function gave something else on columns: a fault of this package, an error in test mode."""
+    text = "its function gave other results on columns than on rows"
+    if context.checked:
+        raise InternalError(f"step {context.step!r}: {text}: give the step compile=False, and report it.")
+    warn(context, f"{text}, and is called for each row from now on")
+
+
+def has_null(column: pa.Array) -> bool:
+    """Return whether ``column``, or the texts that it refers to, has a None."""
     return bool(column.null_count or (hasattr(column, "dictionary") and column.dictionary.null_count))
 
 
@@ -294,7 +303,7 @@ class CompiledFunction:
         self, columns: pa.RecordBatch, is_scalar: bool, why_not: Callable[[Tree], str | None]
     ) -> _Variant | None:
         names = columns.schema.names
-        self._nullable |= {name for name, column in zip(names, columns.columns, strict=True) if _has_null(column)}
+        self._nullable |= {name for name, column in zip(names, columns.columns, strict=True) if has_null(column)}
         of = (columns.schema, self._nullable, is_scalar)
         variant = self._variants.get(of)
         if variant is None:
@@ -349,7 +358,4 @@ class CompiledFunction:
 
     def _differs(self) -> None:
         self.why_not = "gave something else on columns"
-        text = "its function gave other results on columns than on rows"
-        if self._context.checked:
-            raise InternalError(f"step {self._context.step!r}: {text}: give the step compile=False, and report it.")
-        warn(self._context, f"{text}, and is called for each row from now on")
+        report_difference(self._context)

@@ -23,8 +23,7 @@ from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.batch_sizing import SmallBatches
 from malstrom_py.operators.column_figures import in_arrays, keys_column_of, record_batch
-from malstrom_py.operators.compiled import ROWS_FEW
-from malstrom_py.operators.first_rows import warn
+from malstrom_py.operators.compiled import ROWS_FEW, has_null, report_difference
 from malstrom_py.operators.names_taken import names_taken
 from malstrom_py.state.figure_states import FigureStates, Shape, shape_of_fields, shape_of_one
 from malstrom_py.state.group_index import NotColumnar
@@ -194,7 +193,7 @@ class CompiledFold:
         """Return how ``batch`` is computed. `NotColumnar` if it must be done by rows."""
         columns = batch.columns
         self._nullable |= {
-            name for name, column in zip(columns.schema.names, columns.columns, strict=True) if _has_null(column)
+            name for name, column in zip(columns.schema.names, columns.columns, strict=True) if has_null(column)
         }
         keys = keys_column_of(batch)
         of = (columns.schema, keys.type, batch.form is SCALAR, self._nullable)
@@ -214,7 +213,7 @@ class CompiledFold:
         kinds: dict[str, Kind] = {**kinds_of(batch.columns.schema)}
         if self._takes_key:
             kinds[KEY] = kind_in_python(keys.type)
-        nullable = self._nullable | ({KEY} if _has_null(keys) else set())
+        nullable = self._nullable | ({KEY} if has_null(keys) else set())
         form = Form(kinds, nullable, self._begin, is_row=batch.form is not SCALAR, takes_key=self._takes_key)
         fold = fold_of(self._function, form)
         if isinstance(fold, str):
@@ -252,11 +251,8 @@ class CompiledFold:
             raise NotColumnar("the function raises") from None
         if repr(sent) == repr(expected) and repr(dict(tried.items())) == repr(before):
             return
-        text = "its function gave other results on columns than on rows"
-        if self._context.checked:
-            raise InternalError(f"step {self._context.step!r}: {text}: give the step compile=False, and report it.")
-        warn(self._context, f"{text}, and is called for each row from now on")
-        raise NotColumnar(text)
+        report_difference(self._context)
+        raise NotColumnar("the function gave something else on columns")
 
     def _rows_to_compare(self, count: int) -> int:
         if self._context.checked:
@@ -281,10 +277,6 @@ class CompiledFold:
 
 
 _NONE: Any = object()
-
-
-def _has_null(column: pa.Array) -> bool:
-    return bool(column.null_count or (hasattr(column, "dictionary") and column.dictionary.null_count))
 
 
 def _shape_of(fold: Fold) -> Shape:
