@@ -64,3 +64,7 @@ def test_the_same_seed_has_the_same_trace_in_every_process(kind: str, seed: int)
 @pytest.mark.parametrize("kind", TRACES)
 def test_other_seeds_have_other_traces(kind: str) -> None:
     assert len({TRACES[kind](seed) for seed in range(10)}) == 10
+
+
+def test_what_a_zombie_has_sent_to_a_channel_that_a_leaver_drops_is_not_missed() -> None:
+    assert tests.simulation.protocol_model.runs.run(32_000_096).steps > 300

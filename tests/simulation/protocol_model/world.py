@@ -330,7 +330,9 @@ class World:
             for key in [key for key in self.channels if worker in (key.sender, key.receiver)]:
                 channel = self.channels.pop(key)
                 whole = (
-                    key.sender != worker or key.receiver not in ended.members or not (channel.sent or channel.backlog)
+                    key.sender != worker
+                    or key.receiver not in ended.members
+                    or not (channel.current_frames() or channel.backlog)
                 )
                 self.oracle.require(whole, f"a channel of leaver {worker} is dropped before its end (R8)")
             del self.workers[worker]
