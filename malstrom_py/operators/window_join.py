@@ -6,6 +6,7 @@ without a Python object per row, several windows in one go.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
@@ -97,18 +98,19 @@ class WindowJoin(StatefulOperator):
 
     def _close(self, reached: int, out: Outlet) -> None:
         """Send the pairs of all windows whose last moment is at most ``reached``, and drop their state."""
-        panes = self._panes
-        while starts := panes.starts():
+        panes, starts = self._panes, self._panes.starts()
+        while starts:
             start = self._first_open(starts[0])
             if not self._is_due(start, reached):
                 break
-            inside = [pane for pane in starts if start <= pane < start + self._size]
+            inside = starts[: bisect_left(starts, start + self._size)]
             if any(pane in panes.rows for pane in inside):
                 self._close_rows(start, inside, out)
             else:
                 first, start = start, self._last_due(start, starts, reached)
                 self._close_columns(first, start, out)
             self._reached = start + self._size - 1
+            del starts[: bisect_left(starts, start + self._step)]
         self._reached = max(self._reached, reached)
 
     def _is_due(self, start: int, reached: int) -> bool:

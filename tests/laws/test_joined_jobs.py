@@ -1,0 +1,105 @@
+"""Law: a join gives the pairs that its definition names, in a whole job that is rescaled, crashes and resumes.
+
+The definitions are nested loops over all records that were not late.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources, windows
+
+Row = dict[str, Any]
+
+KEYS: Final[list[list[Any]]] = [
+    ["a", "ä", "", None],
+    [0, 1, 2**30, None],
+    list(range(40)),
+    [f"k{n}" for n in range(40)],
+]
+
+SLACK: Final = 8
+"""How late a row may be; some are later."""
+
+
+def near(lower: int, upper: int) -> Callable[[Row, Row], bool]:
+    return lambda left, right: lower <= right["at"] - left["at"] <= upper
+
+
+JOINS: Final[dict[str, tuple[Callable[[Any, Any], Any], Callable[[Row, Row], bool], str]]] = {
+    "window": (
+        lambda a, b: a.join("join", b, window=windows.tumbling(6), how="outer"),
+        lambda left, right: left["at"] // 6 == right["at"] // 6,
+        "outer",
+    ),
+    "interval": (lambda a, b: a.join_interval("join", b, lower=-3, upper=5, how="outer"), near(-3, 5), "outer"),
+    "interval ahead": (lambda a, b: a.join_interval("join", b, lower=1, upper=9, how="left"), near(1, 9), "left"),
+    "as of": (lambda a, b: a.join_asof("join", b, tolerance=7, how="inner"), near(-7, 0), "last"),
+}
+"""The join, whether two rows of a key may be a pair, and which of all are sent."""
+
+
+def pairs_of(lefts: list[Row], rights: list[Row], may: Callable[[Row, Row], bool], how: str) -> Iterator[Any]:
+    """Yield numbers of rows; of the last right row its time, as several may have it."""
+    paired = set()
+    for left in lefts:
+        found = [right for right in rights if left["key"] == right["key"] and may(left, right)]
+        paired.update(right["n"] for right in found)
+        if how == "last":
+            yield from [(left["n"], max(right["at"] for right in found))] if found else []
+        else:
+            yield from [(left["n"], right["n"]) for right in found] or [(left["n"], None)]
+    if how == "outer":
+        yield from ((None, right["n"]) for right in rights if right["n"] not in paired)
+
+
+def in_types(columns: pa.RecordBatch) -> pa.RecordBatch:
+    """Return columns whose types, and whose number, differ from batch to batch."""
+    first, made = columns.column("n")[0].as_py(), dict(zip(columns.schema.names, columns.columns, strict=True))
+    if pa.types.is_string(made["key"].type) and first % 2:
+        made["key"] = made["key"].dictionary_encode()
+    elif pa.types.is_int64(made["key"].type) and first % 2:
+        made["key"] = made["key"].cast(pa.int32())
+    if first % 7 == 0:
+        made["more"] = pa.array([[number] for number in range(len(columns))])
+    return pa.RecordBatch.from_pydict(made)
+
+
+def stream_of(job: mp.Job, rows: list[Row], side: int, *, columns: str) -> tuple[Any, sinks.Memory]:
+    """Return the keyed stream of a side, and the sink of its rows that are late."""
+    stream: Any = job.source(f"rows-{side}", sources.Memory(rows, parts=2))
+    if columns == "columns":
+        stream = stream.select(f"columns-{side}", "n", "key", "at")
+    elif columns == "other columns":
+        stream = stream.map_batches(f"columns-{side}", in_types)
+    timed = stream.assign_timestamps(f"times-{side}", "at")
+    on_time, late = timed.generate_epochs(f"epochs-{side}", mp.limit_out_of_orderness(SLACK))
+    late.sink(f"late-{side}", out := sinks.Memory())
+    return on_time.key_by(f"key-{side}", "key"), out
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_a_job_with_a_join_gives_the_pairs_of_its_definition(name: str) -> None:
+    join, may, how = JOINS[name]
+    for seed in range(8):
+        draw, job, out = random.Random(f"{name} {seed}"), mp.Job("joined"), sinks.Memory()
+        keys, rate, count = draw.choice(KEYS), draw.choice([1, 5, 20]), draw.choice([20, 150])
+        sides = [
+            [{"n": 2 * n + side, "key": draw.choice(keys), "at": n // rate + draw.randrange(12)} for n in range(count)]
+            for side in (0, 1)
+        ]
+        kinds = [draw.choice(["rows", "columns", "other columns"]) for _ in sides]
+        streams = [stream_of(job, rows, side, columns=kinds[side]) for side, rows in enumerate(sides)]
+        join(*(stream for stream, _ in streams)).sink("out", out)
+        mp.Simulation(workers=draw.randint(1, 3), seed=seed, checks=draw.random() < 0.5).run(job)
+        late = {row["n"] for _, sink in streams for row in sink.items}
+        kept = [[row for row in rows if row["n"] not in late] for rows in sides]
+        shown = "at" if how == "last" else "n"
+        found = [(left and left["n"], right and right[shown]) for left, right in out.items]
+        assert sorted(found, key=repr) == sorted(pairs_of(*kept, may, how), key=repr), (seed, kinds)
