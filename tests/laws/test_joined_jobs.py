@@ -99,7 +99,7 @@ def test_a_job_with_a_join_gives_the_pairs_of_its_definition(name: str) -> None:
         join(*(stream for stream, _ in streams)).sink("out", out)
         mp.Simulation(workers=draw.randint(1, 3), seed=seed, checks=draw.random() < 0.5).run(job)
         late = {row["n"] for _, sink in streams for row in sink.items}
-        kept = [[row for row in rows if row["n"] not in late] for rows in sides]
+        lefts, rights = [[row for row in rows if row["n"] not in late] for rows in sides]
         shown = "at" if how == "last" else "n"
         found = [(left and left["n"], right and right[shown]) for left, right in out.items]
-        assert sorted(found, key=repr) == sorted(pairs_of(*kept, may, how), key=repr), (seed, kinds)
+        assert sorted(found, key=repr) == sorted(pairs_of(lefts, rights, may, how), key=repr), (seed, kinds)
