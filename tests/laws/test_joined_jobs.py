@@ -47,7 +47,7 @@ JOINS: Final[dict[str, tuple[Callable[[Any, Any], Any], Callable[[Row, Row], boo
 
 def pairs_of(lefts: list[Row], rights: list[Row], may: Callable[[Row, Row], bool], how: str) -> Iterator[Any]:
     """Yield numbers of rows; of the last right row its time, as several may have it."""
-    paired = set()
+    paired = set[int]()
     for left in lefts:
         found = [right for right in rights if left["key"] == right["key"] and may(left, right)]
         paired.update(right["n"] for right in found)
