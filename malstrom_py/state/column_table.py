@@ -217,7 +217,7 @@ class ColumnTable(JoinRows):
         """Return the state by key, as rows from now on."""
         if self.rows is None:
             self.rows = dict(self.items())
-            self._left += super().changed_keys()
+            self._left = super().changed_keys()
             self.clear()
         return self.rows
 

@@ -192,7 +192,7 @@ class JoinPanes(JoinSides):
 
     def as_rows(self) -> None:
         """Make rows of all panes of columns; what comes may then be columns of another kind."""
-        self._left += super().changed_keys()
+        self._left = super().changed_keys()
         sides = self.sides
         self.columns = {}
         self.clear()

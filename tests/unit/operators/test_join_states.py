@@ -38,6 +38,14 @@ def test_keys_are_not_counted_at_each_batch_of_rows() -> None:
     assert run.tester.interrogate() == {"a"}
 
 
+def test_columns_that_change_from_batch_to_batch_note_a_key_once_each() -> None:
+    """What was noted doubled with each change, so that a job stood still after thirty."""
+    run = Run(windowed("inner", windows.tumbling(10)))
+    for number in range(12):
+        run.take(columns_of([("a", number, 3)], "texts", scalar=number % 2 == 1), 0)
+    assert len(list(run.panes.changed_keys())) <= 12
+
+
 @pytest.mark.parametrize("tolerance", [5, 1 << 58])
 def test_an_epoch_before_all_times_drops_no_row_of_an_as_of_join(tolerance: int) -> None:
     """The tolerance was taken off it, and the result was no int64."""
