@@ -42,7 +42,7 @@ def test_columns_that_change_from_batch_to_batch_note_a_key_once_each() -> None:
     """What was noted doubled with each change, so that a job stood still after thirty."""
     run = Run(windowed("inner", windows.tumbling(10)))
     for number in range(12):
-        run.take(columns_of([("a", number, 3)], "texts", scalar=number % 2 == 1), 0)
+        run.take(columns_of([("a", number, 10 * number)], "texts", scalar=number % 2 == 1), 0)
     assert len(list(run.panes.changed_keys())) <= 12
 
 
