@@ -98,7 +98,9 @@ class JoinSides(ManyValues):
             return False
         keys = batch.key_column
         # Arrow takes no rows of views.
-        return keys is not None and GroupIndex.supports(keys.type) and not str(keys.type).endswith("_view")
+        if keys is None or not GroupIndex.supports(keys.type) or str(keys.type).endswith("_view"):
+            return False
+        return _are_merged(batch.columns)
 
     def picked(self, side: int, chosen: Chosen | None) -> Block | None:
         """Return the rows of a side that are state, the ``chosen`` ones, None: all; None if there are none."""
@@ -190,6 +192,14 @@ class JoinSides(ManyValues):
         """Return a state as dicts keep it, also if it is the Python values of an image."""
         is_image = isinstance(state, Mapping) and len(next(iter(state.values()))) == 4
         return self.state_of(list(records_of(state))) if is_image else state
+
+
+def _are_merged(columns: pa.RecordBatch) -> bool:
+    """Return whether columns merge with others: dictionaries that have null as an entry do not in Arrow."""
+    import pyarrow as pa
+
+    types = enumerate(columns.schema.types)
+    return not any(pa.types.is_dictionary(kind) and columns.column(at).dictionary.null_count for at, kind in types)
 
 
 class JoinRows(JoinSides):
