@@ -183,13 +183,6 @@ def fitted(values: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
     return pa.RecordBatch.from_arrays(cast, schema=schema)
 
 
-def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array."""
-    import pyarrow as pa
-
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
 def plain_key(keys: Any) -> pa.Array:
     """Return keys in the one type of their kind."""
     import pyarrow as pa

@@ -41,7 +41,7 @@ def test_keys_are_not_counted_at_each_batch_of_rows() -> None:
 
 
 def test_columns_that_change_from_batch_to_batch_note_a_key_once_each() -> None:
-    """What was noted doubled with each change, so that a job stood still after thirty."""
+    """What was noted doubled with each change, and a job took hours after thirty."""
     run = Run(windowed("inner", windows.tumbling(10)))
     for number in range(12):
         run.take(columns_of([("a", number, 10 * number)], "texts", scalar=number % 2 == 1), 0)
