@@ -44,8 +44,6 @@ from malstrom_py.state.top_lane import CELLS_MAX, insert, top
 Loop = Callable[[Iterable[Any], list[Any], MutableMapping[Any, Any]], None]
 """Takes rows (key, one value per aggregation); per row sets the key's states, then appends the figures."""
 
-_ABSENT: Any = object()
-
 
 class FieldValues:
     """Looks up the fields of ``aggregations`` in batches. ``names``: the columns read; None if whole values are."""
@@ -385,6 +383,7 @@ class Mean(Figure):
 class Fold(FoldingOperator):
     """Per record ``fn(accumulated, value)``, from ``default()`` on. What ``fn`` may change later is sent as a copy.
 
+    A result of None drops the state of its key, which then begins from ``default()`` again.
     Columns remain columns where ``fn`` only adds, or keeps the largest, the smallest or the last.
     """
 
@@ -413,21 +412,25 @@ class Fold(FoldingOperator):
         self._default = default
 
     def update(self, rows: Rows, results: list[Any]) -> None:
-        states, fn, default = self.states, self._fn, self._default
+        states, fn, default, dropped = self.states, self._fn, self._default, self.dropped_at
         get = states.get
         for key, value in rows:
-            accumulated = get(key, _ABSENT)
-            if accumulated is _ABSENT:
+            accumulated = get(key)
+            if accumulated is None:
                 accumulated = default()
             made = fn(accumulated, value)
             sent = unshared(made) if made is accumulated else made
-            states[key] = unshared(value) if made is value else made
+            if made is None:
+                states.pop(key, None)
+                dropped[key] = len(results)
+            else:
+                states[key] = unshared(value) if made is value else made
             results.append(sent)
 
 
 class Reduce(FoldingOperator):
     """Per record the key's values so far, combined: first the value itself, then ``fn(accumulated, value)``. What
-    ``fn`` may change later is sent as a copy.
+    ``fn`` may change later is sent as a copy. A result of None drops the state of its key.
     """
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any, Any], Any], compiles: bool = True) -> None:
@@ -442,13 +445,17 @@ class Reduce(FoldingOperator):
         self._fn = fn
 
     def update(self, rows: Rows, results: list[Any]) -> None:
-        states, fn = self.states, self._fn
+        states, fn, dropped = self.states, self._fn, self.dropped_at
         get = states.get
         for key, value in rows:
-            accumulated = get(key, _ABSENT)
-            made = value if accumulated is _ABSENT else fn(accumulated, value)
+            accumulated = get(key)
+            made = value if accumulated is None else fn(accumulated, value)
             sent = unshared(made) if made is accumulated else made
-            states[key] = unshared(value) if made is value else made
+            if made is None:
+                states.pop(key, None)
+                dropped[key] = len(results)
+            else:
+                states[key] = unshared(value) if made is value else made
             results.append(sent)
 
 

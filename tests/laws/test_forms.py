@@ -148,6 +148,9 @@ CASES: dict[str, Case] = {
     "top_n of text": timed(lambda s: s.top_n("step", 2, by="s")),
     "reduce": timed(lambda s: s.reduce("step", lambda one, other: max(one, other, key=lambda row: row["n"]))),
     "fold": timed(lambda s: s.fold("step", lambda total, row: total + row["n"], default=int)),
+    "fold that drops states": timed(
+        lambda s: s.fold("step", lambda total, row: None if total > 9 else total + row["n"], default=int)
+    ),
     "fold of fields": timed(
         lambda s: s.fold(
             "step",

@@ -234,9 +234,9 @@ def pair(left: Any, right: Any) -> Any:
         *((Sum, [n, n], [n, n + n]) for n in NUMBERS),
         (Mean, [Decimal(1), Decimal(2)], [Decimal(1), Decimal("1.5")]),
         (Mean, [np.float64(1)], [np.float64(1)]),
-        (partial(Fold, fn=lambda seen, value: None if seen == 0 else value, default=int), [1, 2], [None, 2]),
+        (partial(Fold, fn=lambda seen, value: None if seen == 1 else value, default=int), [1, 2, 3], [1, None, 3]),
         (partial(Reduce, fn=pair), ["a", "b", "c"], ["a", ("a", "b"), (("a", "b"), "c")]),
-        (partial(Reduce, fn=pair), [None, 1], [None, (None, 1)]),
+        (partial(Reduce, fn=pair), [None, 1, 2], [None, 1, (1, 2)]),
         (partial(Distinct, by=lambda value: value[0]), ["xa", "xb", "ya"], ["xa", "ya"]),
         (partial(TopN, n=2, by=lambda value: value[0]), ["1x", "1y", "1z"], [["1x"], ["1x", "1y"], ["1x", "1y"]]),
     ],
@@ -313,7 +313,7 @@ def test_a_value_that_cannot_be_taken_fails_naming_step_and_key_not_the_value_no
 def test_the_default_of_a_fold_is_made_once_per_key_and_one_that_raises_leaves_no_state() -> None:
     made: list[int] = []
     step = Stepped(partial(Fold, fn=lambda _, value: value, default=lambda: made.append(1)))
-    step.push(Batch([None, 1, 2], keys=["a", "a", "b"]))
+    step.push(Batch([0, 1, 2], keys=["a", "a", "b"]))
     assert len(made) == 2
     failing = Stepped(partial(Fold, fn=pair, default=lambda: 1 // 0), on_error="skip").push(Batch([1], keys=["a"]))
     assert (failing.operator.keys, failing.counters.skipped) == (0, 1)
