@@ -13,9 +13,7 @@ from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.data.time import Unit
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.base import OperatorFactory
-from malstrom_py.operators.join import How, Pair, SessionJoin
-from malstrom_py.operators.table_join import TableJoin
-from malstrom_py.operators.time_join import AsofJoin, Direction, IntervalJoin
+from malstrom_py.operators.join import Direction, How, Pair, SessionJoin
 from malstrom_py.operators.window_join import WindowJoin
 from malstrom_py.validation import check_name
 from malstrom_py.windows import Session, Sliding, Span, Windows, whole_span
@@ -146,6 +144,8 @@ class Joins(StreamBuilder[K, V_co]):
         low, high = _span(lower, unit, name, "lower"), _span(upper, unit, name, "upper")
         if low > high:
             raise PlanError(f"step {name!r}: lower is above upper, so no records would match: {lower} and {upper}")
+        from malstrom_py.operators.time_join import IntervalJoin  # jobs are defined without the joins that they lack
+
         factory = partial(IntervalJoin, lower=low, upper=high, how=how)
         return self._joined("join_interval", name, right, factory, f"{lower} to {upper}, {how}", upgrade)
 
@@ -193,6 +193,8 @@ class Joins(StreamBuilder[K, V_co]):
         within = None if tolerance is None else _span(tolerance, unit, name, "tolerance")
         if within is not None and within < 0:
             raise PlanError(f"step {name!r}: tolerance must not be negative, got {tolerance}")
+        from malstrom_py.operators.time_join import AsofJoin
+
         factory = partial(AsofJoin, direction=direction, tolerance=within, keeps=how == "left")
         detail = direction if tolerance is None else f"{direction}, within {tolerance}"
         return self._joined("join_asof", name, right, factory, f"{detail}, {how}", upgrade)
@@ -247,6 +249,8 @@ class Joins(StreamBuilder[K, V_co]):
         shared = self._shared_sources(table)
         if shared and wait is not True:
             self._refuse_one_source(name, shared[0], how)
+        from malstrom_py.operators.table_join import TableJoin
+
         factory = partial(TableJoin, keeps=how == "left", waits=wait is not False, wait=span, fixed=bool(shared))
         return self._joined("join_table", name, table, factory, f"{how}, wait={wait}", upgrade)
 

@@ -70,7 +70,7 @@ class ColumnFigures:
     >>> from malstrom_py import agg
     >>> from malstrom_py.codec import Codec
     >>> from malstrom_py.operators.base import StepContext
-    from malstrom_py.state.figure_states import shape_of_one
+    >>> from malstrom_py.state.figure_states import shape_of_one
     >>> state = KeyedState("step", Codec())
     >>> figures = ColumnFigures(state, [agg.sum("n")], shape_of_one())
     >>> columns = pa.RecordBatch.from_pydict({"n": [3, 4, 5]})

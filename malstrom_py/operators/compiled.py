@@ -235,10 +235,10 @@ class CompiledFunction:
         return made, self._made_form
 
     def _again(self, returned: list[Any]) -> pa.RecordBatch | None:
-        import pyarrow as pa
-
         if self.why_not is not None or self._made is None or self._small.go_on or not returned:
             return None
+        import pyarrow as pa  # which a job of rows does not load
+
         names, columns = self._made.names, [returned]
         try:
             if self._made_form is DICTS:

@@ -47,6 +47,9 @@ def pairs_of(lefts: Iterable[Any], rights: Iterable[Any]) -> list[Pair[Any, Any]
 How = Literal["inner", "left", "outer"]
 """Which records of a join come out without a partner: none, those of the left stream, those of both."""
 
+Direction = Literal["backward", "forward", "nearest"]
+"""Where the partner of an as-of join is: at or before the left record, at or after it, or the nearer of the two."""
+
 
 def count_alone(unmatched: Unmatched, how: How, left: int, right: int) -> None:
     """Count the records of a join by window that have no partner; ``how`` says of which streams they are dropped."""

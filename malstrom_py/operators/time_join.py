@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
@@ -19,7 +19,7 @@ from malstrom_py.data.row_form import form_of
 from malstrom_py.operators.base import Outlet, StepContext, weakly
 from malstrom_py.operators.batch_sizing import SmallBatches
 from malstrom_py.operators.column_figures import in_arrays
-from malstrom_py.operators.join import How, Pair, pair_of
+from malstrom_py.operators.join import Direction, How, Pair, pair_of
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
 from malstrom_py.operators.unmatched import Unmatched
 from malstrom_py.state.group_index import NotColumnar
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=TimeJoinRows)
 T = TypeVar("T")
-
-Direction = Literal["backward", "forward", "nearest"]
-"""Where the partner of an as-of join is: at or before the left record, at or after it, or the nearer of the two."""
 
 Timed = tuple[int, Any, Any]
 """A record to send: its time, key and value."""

@@ -298,7 +298,7 @@ def test_explain_prints_the_plan_as_text_or_as_mermaid_without_running_it(folder
     chart = malstrom(folder, "explain", "jobs:bad", "--mermaid")
     assert (chart.returncode, chart.stdout.splitlines()[0]) == (0, "flowchart LR")
     why = malstrom(folder, "explain", "jobs:bad", "--why", "ratio")
-    assert why.stdout.startswith("step 'ratio' (map) is not compiled: ")
+    assert why.stdout.startswith("step 'ratio' (map) is compiled: ratio at ")
     unknown = malstrom(folder, "explain", "jobs:bad", "--why", "ration")
     assert (unknown.returncode, unknown.stderr) == (
         2,
