@@ -217,6 +217,11 @@ class ColumnBatch(Batch):
         """The columns, if they exist in Arrow form only."""
         return self._columns if self._frame is None else None
 
+    @property
+    def has_arrow(self) -> bool:
+        """Whether the columns exist in Arrow form."""
+        return self._columns is not None
+
     def frame_of(self, names: Sequence[str]) -> pl.DataFrame:
         """Return the columns called ``names`` as a Polars frame; the others are not converted."""
         import polars as pl

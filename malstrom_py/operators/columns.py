@@ -127,7 +127,7 @@ class BesideText:
     """Evaluates ``expressions`` on columns in Arrow form some of which are text that only passes.
 
     Polars takes as long to take text over as to evaluate an expression, so only what these read becomes a frame. What
-    passes gets the type that Polars would give back: so all batches of a stream have one schema.
+    passes keeps its type, which Polars would give back, but for text. It does so in all batches of a stream.
     """
 
     def __init__(self, expressions: Sequence[pl.Expr], error: Callable[[str], OperatorError]) -> None:
@@ -141,8 +141,8 @@ class BesideText:
         is_known = None not in self._names and len(set(self._names)) == len(self._names)
         self._is_used = is_known and bool(self._reads or not computed)
         whole = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
-        same = (*whole, pa.float32(), pa.float64(), pa.bool_(), pa.date32(), pa.large_string())
-        self._types = {**{kind: kind for kind in same}, pa.string(): pa.large_string()}
+        self._texts = {pa.string(), pa.large_string()}
+        self._types = {*whole, pa.float32(), pa.float64(), pa.bool_(), pa.date32(), *self._texts}
 
     def __call__(self, batch: ColumnBatch, others: bool) -> pa.RecordBatch | None:
         """Return the computed columns with those that pass, all ``others`` among them; None if a frame has to be made
@@ -150,21 +150,21 @@ class BesideText:
         """
         import pyarrow as pa
 
-        columns = batch.arrow if self._is_used else None
-        if columns is None:
+        if not self._is_used or not batch.has_arrow:
             return None
+        columns = batch.columns
         known = columns.schema.names
         names: list[Any] = list(dict.fromkeys([*known, *self._names] if others else self._names))
         passing = [name for name in names if name not in self._made]
         if len(set(known)) < len(known) or not {*passing, *self._reads} <= set(known):
             return None
-        types = {name: self._types.get(columns.schema.field(name).type) for name in passing}
-        if None in types.values() or pa.large_string() not in types.values():
+        types = {columns.schema.field(name).type for name in passing}
+        if not types <= self._types or (self._made and not types & self._texts):
             return None
         made = self._evaluated(batch) if self._made else {}
         if made is None:
             return None
-        arrays = [made[name] if name in made else columns.column(name).cast(types[name]) for name in names]
+        arrays = [made[name] if name in made else columns.column(name) for name in names]
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
     def _evaluated(self, batch: ColumnBatch) -> dict[str, pa.Array] | None:
@@ -425,6 +425,9 @@ class Select(ColumnStep):
         reads = None if self.keeps_others else roots_of(expressions)
         super().__init__(context, names=reads)
         self._reads = reads
+        plain = [expression for expression in expressions if expression.meta.is_column()]
+        chosen = dict.fromkeys(expression.meta.output_name() for expression in plain)
+        self._chosen = [] if self.keeps_others or len(chosen) < len(expressions) else [*chosen]
         self._expressions = Expressions(expressions, self.evaluated, weakly(self.error))
         self._beside_text = BesideText(expressions, weakly(self.error))
 
@@ -445,6 +448,8 @@ class Select(ColumnStep):
         """Evaluate the expressions on the columns that they read, if it is known which; a frame of more is costly."""
         from polars.exceptions import PanicException
 
+        if self._chosen and not columns.has_arrow and {*columns.frame.columns}.issuperset(self._chosen):
+            return columns.frame[self._chosen]  # without the engine of expressions
         arrow = columns.arrow
         names = [] if arrow is None else arrow.schema.names
         if self._reads and len(self._reads) < len(names) == len(set(names)) and {*names}.issuperset(self._reads):
