@@ -28,6 +28,9 @@ def compiled_of(step: Step) -> Compiled | None:
     """Return whether ``step`` is compiled; None for a step without functions that could be."""
     factory: Any = step.factory
     kind, options = (factory.func, factory.keywords) if isinstance(factory, partial) else (factory, {})
+    has_ttl = "ttl" in options
+    if has_ttl and isinstance(inner := options.get("factory"), partial):
+        kind, options = inner.func, inner.keywords
     if not (isinstance(kind, type) and issubclass(kind, Operator)):
         return None
     functions = kind.compiled_functions(**options)
@@ -35,6 +38,8 @@ def compiled_of(step: Step) -> Compiled | None:
         return None
     if not options.get("compiles", True):
         return Compiled(describe_function(functions[0]), "compile=False")
+    if has_ttl:
+        return Compiled(describe_function(functions[0]), "ttl=")
     found = [Compiled(describe_function(function), kind.why_never(function)) for function in functions]
     return next((one for one in found if one.why_not is not None), found[0])
 
@@ -46,6 +51,8 @@ def why_text(step: Step) -> str:
         return f"{name} has no function that could be computed on columns"
     if found.why_not == "compile=False":
         return f"{name} is not compiled: compile=False of the step, or of its job"
+    if found.why_not == "ttl=":
+        return f"{name} is not compiled: with ttl= it is known by key how long a state is kept"
     if found.why_not is not None:
         return f"{name} is not compiled: {found.function} {found.why_not}"
     return (

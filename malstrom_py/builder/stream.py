@@ -186,10 +186,17 @@ class StreamBuilder(Generic[K, V_co]):
         return stream_tuple("branch", (self._at(ref, 0), self._at(ref, 1)), ("yes", "no"))  # type: ignore[no-any-return]
 
     def split(
-        self, name: str, n: int, fn: Callable[[V_co], Iterable[int]], *, on_error: OnError = "fail"
+        self,
+        name: str,
+        n: int,
+        fn: Callable[[V_co], Iterable[int]],
+        *,
+        on_error: OnError = "fail",
+        compile: bool = True,
     ) -> tuple[Self, ...]:
         """Return ``n`` streams: each record goes to those whose numbers ``fn(value)`` returns, one, several or none."""
-        factory = partial(Split, n=at_least(1, n, name, "n"), fn=function_of(fn, name))
+        compiles = compile and self.job.compiles
+        factory = partial(Split, n=at_least(1, n, name, "n"), fn=function_of(fn, name), compiles=compiles)
         ports = tuple(Port(str(number)) for number in range(n))
         ref = self._add("split", name, factory, fn, ports=ports, on_error=on_error)
         return stream_tuple("split", (self._at(ref, number) for number in range(n)))  # type: ignore[no-any-return]

@@ -288,10 +288,10 @@ class Operator:
         """Return why one of `compiled_functions` is called for each row, as far as that is known without rows."""
         from malstrom_py.traced.tracing import why_never
 
-        return why_never(function, is_test=cls.has_tests)
+        return why_never(function, makes_columns=cls.makes_columns)
 
-    has_tests: ClassVar[bool] = False
-    """Whether `compiled_functions` are called for the truth of their results alone."""
+    makes_columns: ClassVar[bool] = True
+    """Whether `compiled_functions` must return what columns hold."""
 
     takes_columns: bool = False
     """Whether the step reads columns of a `ColumnBatch`. If not, its rows are converted to Python values."""

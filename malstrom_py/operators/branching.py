@@ -29,7 +29,7 @@ class Branch(Operator):
     ([2], [1, 3])
     """
 
-    has_tests = True
+    makes_columns = False
 
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
@@ -66,17 +66,37 @@ class Split(Operator):
     Records that go to no stream are counted as filtered.
     """
 
+    makes_columns = False
+
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         return read_by(options["fn"], passes=True)
 
-    def __init__(self, context: StepContext, *, n: int, fn: Callable[[Any], Iterable[int]]) -> None:
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        return (options["fn"],)
+
+    def __init__(
+        self, context: StepContext, *, n: int, fn: Callable[[Any], Iterable[int]], compiles: bool = True
+    ) -> None:
+        from malstrom_py.operators.compiled import CompiledFunction
+
         super().__init__(context)
         self._n = n
         self._fn = fn
         self._failures = ErrorPolicy(context)
+        self._compiled = CompiledFunction(context, fn, compiles=compiles)
+        self.takes_columns = self._compiled.takes_columns
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
+        parted = self._compiled.split(batch, self._n)
+        self.takes_columns = parted is not None
+        if parted is not None:
+            streams, nowhere = parted
+            self.counters.filtered += nowhere
+            for port, rows in enumerate(streams):
+                out.send(rows, port)
+            return
         batch, choices = call_each(self._choose, batch, self._failures, out, blame=self._fn)
         self.counters.filtered += choices.count(frozenset())
         for port in range(self._n):

@@ -21,10 +21,10 @@ from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.batch_sizing import SmallBatches
 from malstrom_py.operators.first_rows import warn
-from malstrom_py.traced.evaluation import results, some_results, truths
+from malstrom_py.traced.evaluation import results, some_results, streams, truths
 from malstrom_py.traced.in_python import check_held, column_like, in_python_types, kind_in_python, kinds_of
 from malstrom_py.traced.nodes import Tree
-from malstrom_py.traced.returned import fields_returned, why_no_columns
+from malstrom_py.traced.returned import fields_returned, why_no_columns, why_no_numbers
 from malstrom_py.traced.tracing import KEY, Traced, trace, why_impure
 
 if TYPE_CHECKING:
@@ -75,6 +75,17 @@ def _where(batch: ColumnBatch, flags: Any) -> ColumnBatch:
     import pyarrow as pa
 
     return batch if flags.all() else batch.take(pa.array(flags.nonzero()[0]))
+
+
+def _flags(found: tuple[ColumnBatch, Any], rows: pa.Array) -> list[Any]:
+    """Return at ``rows`` a flag each, or a list of one per stream."""
+    flags: list[Any] = found[1].T[rows.to_numpy()].tolist()
+    return flags
+
+
+def _chosen(count: int, numbers: Any) -> list[bool]:
+    chosen = frozenset(numbers)
+    return [number in chosen for number in range(count)]
 
 
 def _picked(found: tuple[ColumnBatch, Any], rows: pa.Array) -> list[Any]:
@@ -167,35 +178,40 @@ class CompiledFunction:
     def kept(self, batch: Batch, *, is_watched: bool = False) -> ColumnBatch | None:
         """Return the rows for which the result is true. ``is_watched``: it matters whether it is None."""
         keeps_columns = is_watched or (isinstance(batch, ColumnBatch) and (batch.is_keyed or batch.is_timed))
-        found = self._flagged(batch, keeps_columns=keeps_columns, takes_none=not is_watched)
-        return None if found is None else _where(*found)
-
-    def parted(self, batch: Batch) -> tuple[ColumnBatch, ColumnBatch] | None:
-        """Return the rows for which the result is true, and the others."""
-        found = self._flagged(batch, keeps_columns=True)
-        return None if found is None else (_where(*found), _where(found[0], ~found[1]))
-
-    def _flagged(self, batch: Batch, *, keeps_columns: bool, takes_none: bool = True) -> tuple[ColumnBatch, Any] | None:
-        """Return ``batch``, and for which rows the result is true.
-
-        ``keeps_columns``: as rows with keys or times, which keep the types of their columns when called one by one.
-        """
 
         def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> tuple[ColumnBatch, Any]:
+            # Rows with keys or times keep the types of their columns when the function is called for each.
             if keeps_columns:
                 check_held(columns)
             else:
                 given = given.with_columns(in_python_types(columns), form=given.form, computed=True)
             return given, truths(traced.tree, columns)
 
-        found: tuple[ColumnBatch, Any] | None = self._computed(
-            batch,
-            compute,
-            lambda found, rows: [bool(found[1][row]) for row in rows.to_pylist()],
-            of=bool,
-            takes_none=takes_none,
-        )
-        return found
+        found = self._computed(batch, compute, _flags, of=bool, takes_none=not is_watched)
+        return None if found is None else _where(*found)
+
+    def parted(self, batch: Batch) -> list[ColumnBatch] | None:
+        """Return the rows for which the result is true, and the others."""
+
+        def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> tuple[ColumnBatch, Any]:
+            check_held(columns)
+            return given, truths(traced.tree, columns)
+
+        found = self._computed(batch, compute, _flags, of=bool)
+        return None if found is None else [_where(*found), _where(found[0], ~found[1])]
+
+    def split(self, batch: Batch, count: int) -> tuple[list[ColumnBatch], int] | None:
+        """Return the rows of each of ``count`` streams whose number is in the result, and how many go to none."""
+
+        def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> tuple[ColumnBatch, Any]:
+            check_held(columns)
+            return given, streams(traced.tree, columns, count)
+
+        found = self._computed(batch, compute, _flags, of=partial(_chosen, count), why_not=why_no_numbers)
+        if found is None:
+            return None
+        given, flags = found
+        return [_where(given, some) for some in flags], len(given) - int(flags.any(axis=0).sum())
 
     # Where rows come, later steps make rows of their states permanently: so the results of a batch that was done row by
     # row are columns again where earlier ones were.

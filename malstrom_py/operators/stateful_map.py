@@ -141,6 +141,10 @@ class TtlMap(StatefulMap):
     its last record + ``ttl`` (in the stream's unit); the key then starts from ``default()`` again.
     """
 
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[..., Any]]:
+        return (options["fn"],)
+
     def __init__(
         self,
         context: StepContext,

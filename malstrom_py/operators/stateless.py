@@ -96,7 +96,7 @@ class MapWithKey(Map):
 class Filter(Operator):
     """Keeps the records for whose value ``predicate`` is true; the others are counted as filtered."""
 
-    has_tests = True
+    makes_columns = False
 
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:

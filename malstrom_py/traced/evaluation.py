@@ -58,6 +58,23 @@ def truths(tree: Tree, columns: pa.RecordBatch) -> Array:
     return flags
 
 
+def streams(tree: Tree, columns: pa.RecordBatch, count: int) -> Array:
+    """Return for each of ``count`` streams which rows go there: those for which the function returns its number.
+
+    `why_no_numbers` is None for ``tree``. Raises `Unproven`.
+    """
+    import numpy as np
+
+    flags = np.zeros((count, columns.num_rows), np.bool_)
+    for rows, numbers in _leaves(tree, _Rows(columns)):
+        places = np.arange(len(rows)) if rows.places is None else rows.places
+        for number in map(_whole, map(rows.of, numbers)):
+            if np.any(np.less(number.data, 0)) or np.any(np.greater_equal(number.data, count)):
+                raise Unproven
+            flags[number.data, places] = True
+    return flags
+
+
 def results(tree: Tree, columns: pa.RecordBatch) -> pa.RecordBatch:
     """Return what the function returns for each row: a column per field of its dicts, or ``value``, the only one.
 

@@ -34,9 +34,15 @@ class Node:
     kind: Kind
 
 
+class Listed(tuple[Any, ...]):
+    """What is in a list or set that the function returns, which is not the same value as a tuple."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the function returns on a path: constants, nodes, and tuples and dicts of them.
+    """What the function returns on a path: constants, nodes, and tuples, lists and dicts of them.
 
     ``risky``: nodes on the path whose operation may raise, whether or not the function uses what they give.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import dis
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from types import CodeType, FunctionType
 from typing import Any, Final
@@ -21,6 +21,7 @@ _HARMLESS: Final = frozenset(
         *("LOAD_FAST_BORROW", "LOAD_FAST_BORROW_LOAD_FAST_BORROW", "NOT_TAKEN", "UNARY_POSITIVE"),
         *("UNARY_NEGATIVE", "UNARY_NOT", "UNARY_INVERT", "TO_BOOL", "BINARY_OP", "BINARY_SUBSCR"),
         *("BINARY_SLICE", "BUILD_SLICE", "COMPARE_OP", "CONTAINS_OP", "IS_OP", "BUILD_TUPLE"),
+        *("BUILD_LIST", "LIST_EXTEND", "BUILD_SET"),
         *("BUILD_MAP", "BUILD_CONST_KEY_MAP", "DICT_UPDATE", "DICT_MERGE", "CALL", "CALL_KW"),
         *("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "LOAD_ASSERTION_ERROR"),
         *("JUMP_FORWARD", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE"),
@@ -182,13 +183,13 @@ class Checking:
     def _check_code(self, code: CodeType) -> None:
         if code.co_flags & 0x2AC:  # *args, **kwargs, a generator, a coroutine
             raise Impure("is not a function of a row that returns a value")
-        before, outside = None, self.outside
-        for one in dis.get_instructions(code):
+        before, outside, instructions = None, self.outside, list(dis.get_instructions(code))
+        for place, one in enumerate(instructions):
             name = one.opname
             if name not in _HARMLESS:
                 raise Impure(_words(name, one))
-            if name in ("LOAD_ATTR", "LOAD_METHOD") and one.argval not in _METHODS:
-                raise Impure(f"uses .{one.argval}")
+            if name in _ATTRIBUTES and one.argval not in _METHODS:
+                raise Impure(_attribute_words(instructions, place))
             if name == "IS_OP" and (before is None or not _loads_none(before) or one.is_jump_target):
                 raise Impure("compares with is")
             outside.compares_identity |= name == "IS_OP" or name.endswith(("_NONE", "_NOT_NONE"))
@@ -208,6 +209,23 @@ def _loads_none(instruction: dis.Instruction) -> bool:
     return instruction.opname == "LOAD_CONST" and instruction.argval is None
 
 
+_ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")
+
+
+def _attribute_words(instructions: Sequence[dis.Instruction], place: int) -> str:
+    """Return what is done with the attribute that is loaded at ``place``: ``calls random.random``."""
+    start = end = place
+    while instructions[start].opname in _ATTRIBUTES and start:
+        start -= 1
+    while end < len(instructions) and instructions[end].opname in _ATTRIBUTES:
+        end += 1
+    owner, *attributes = instructions[start:end]
+    name = owner.argval if owner.opname.startswith(("LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF")) else ""
+    path = ".".join((name if type(name) is str else "", *(one.argval for one in attributes)))
+    is_called = attributes[-1].opname == "LOAD_METHOD" or any("NULL" in one.argrepr for one in (owner, *attributes))
+    return f"{'calls' if is_called else 'uses'} {path}"
+
+
 def _words(opname: str, instruction: dis.Instruction) -> str:
     if "JUMP_BACKWARD" in opname or opname in ("FOR_ITER", "GET_ITER"):
         return "has a loop"
@@ -217,6 +235,6 @@ def _words(opname: str, instruction: dis.Instruction) -> str:
         return "makes text of values"
     if opname in ("PUSH_EXC_INFO", "BEFORE_WITH", "SETUP_FINALLY"):
         return "handles exceptions"
-    if opname.startswith(("BUILD_LIST", "BUILD_SET", "LIST_", "SET_", "MAKE_FUNCTION")):
-        return "makes a list, a set or a function"
+    if opname.startswith(("LIST_", "SET_", "MAKE_FUNCTION")):
+        return "makes a list or a set of another, or a function"
     return f"has an instruction that is not known here ({instruction.opname})"

@@ -30,6 +30,15 @@ def why_no_columns(tree: Tree, *, without_none: bool = False) -> str | None:
     return next((why for name in names if (why := _why_not_alike([value[name] for value in values]))), None)
 
 
+def why_no_numbers(tree: Tree) -> str | None:
+    """Return why what the function returns is never a number of whole numbers."""
+    if all(
+        isinstance(value, tuple) and {_result_kind(one) for one in value} <= {"int", "bool"} for value in _values(tree)
+    ):
+        return None
+    return "returns something else than a tuple, list or set of whole numbers"
+
+
 def _values(tree: Tree) -> list[Any]:
     # Of all paths, also those that no row takes: so that the type of a field never depends on where batches are cut.
     return [leaf.value for leaf in leaves(tree) if isinstance(leaf, Result)]
@@ -41,7 +50,7 @@ def _why_not_alike(values: Sequence[Any]) -> str | None:
     if not kinds:
         return "returns nothing but None"
     if None in kinds:
-        return "returns a tuple, or a dict in a dict"
+        return "returns a tuple or a list, or a dict in a dict"
     return "returns values of several types" if len(kinds) > 1 else None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from malstrom_py.traced.nodes import Choice, Failing, Kind, Node, NoFields, NotTraceable, Result, Tree, leaves
+from malstrom_py.traced.nodes import Choice, Failing, Kind, Listed, Node, NoFields, NotTraceable, Result, Tree, leaves
 from malstrom_py.traced.proxies import KINDS, OVERLAY, Questions, Row, Table, Value, field_of, replaced
 from malstrom_py.traced.purity import Checking, Impure, Outside
 
@@ -97,24 +97,24 @@ def why_impure(function: Callable[[Any], Any]) -> str | None:
     return None
 
 
-def why_never(function: Callable[[Any], Any], *, is_test: bool = False) -> str | None:
+def why_never(function: Callable[[Any], Any], *, makes_columns: bool = True) -> str | None:
     """Return why ``function`` is traced on no rows and no plain values, as far as that is known without them.
 
-    ``is_test``: of its results only their truth matters; otherwise they must be columns.
+    ``makes_columns``: its results must be what columns hold.
 
     >>> why_never(lambda row: row["price"] * 2), why_never(lambda number: number * 2)
     (None, None)
     >>> why_never(lambda word: word[0])
     'takes one character, or a slice that is not compiled'
     >>> why_never(lambda row: (row["shop"], row["product"]))
-    'returns a tuple'
+    'returns a tuple or a list'
     """
     if (why := why_impure(function)) is not None:
         return why
     required = function.__code__.co_argcount - len(function.__defaults__ or ())
     key: Kind | None = "other" if required > 1 else None
     if _takes_fields(function, key):
-        return "returns a tuple" if not is_test and _returns_tuples(function, key) else None
+        return "returns a tuple or a list" if makes_columns and _returns_several(function, key) else None
     tried = [trace(function, {"value": kind}, is_scalar=True, key=None if key is None else kind) for kind in _SCALARS]
     return None if any(isinstance(one, Traced) for one in tried) else str(tried[-1])
 
@@ -135,12 +135,12 @@ def _takes_fields(function: Callable[[Any], Any], key: Kind | None) -> bool:
     return True
 
 
-def _returns_tuples(function: Callable[[Any], Any], key: Kind | None) -> bool:
-    """Whether ``function`` is known to return a tuple for all rows: with fields of each kind, as far as it takes it."""
+def _returns_several(function: Callable[[Any], Any], key: Kind | None) -> bool:
+    """Whether ``function`` is known to return a tuple or a list for all rows: with fields of each kind it takes."""
     tried = [trace(function, _AnyFields(kind), key=None if key is None else kind) for kind in _SCALARS]
     trees = [one.tree for one in tried if isinstance(one, Traced)]
     ends = [leaf for tree in trees for leaf in leaves(tree) if isinstance(leaf, Result)]
-    return bool(ends) and all(type(leaf.value) is tuple for leaf in ends)
+    return bool(ends) and all(isinstance(leaf.value, tuple) for leaf in ends)
 
 
 class _Paths:
@@ -272,8 +272,11 @@ def _result(value: Any) -> Any:
         return {name: _result(one) for name, one in value.items()}
     if type(value) is tuple:
         return tuple(map(_result, value))
+    if type(value) in (list, set):
+        return Listed(map(_result, value))
     if type(value) is Row:
         return value.nodes()
     if type(value) in KINDS or value is None:
         return value
-    raise NotTraceable(f"returns a {type(value).__name__}")
+    is_outside = isinstance(value, list | frozenset)
+    raise NotTraceable("returns a list or a set from outside" if is_outside else f"returns a {type(value).__name__}")

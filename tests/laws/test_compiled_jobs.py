@@ -24,6 +24,7 @@ from malstrom_py.operators.compiled import CompiledFunction
 Row = dict[str, Any]
 SEEDS = int(os.environ.get("COMPILED_SEEDS", "20"))
 PARTS = 2
+STREAMS = 3
 
 
 def classed(row: Row) -> Row:
@@ -62,6 +63,14 @@ FILTER_MAPS: Sequence[Callable[[Row], Row | None]] = (
     lambda r: r if r["o"] else None,
     lambda r: None if r["n"] < 0 else {**r, "n": 6 // r["m"], "o": None},
 )
+SPLITS: Sequence[Callable[[Row], Any]] = (
+    lambda r: [r["n"] % 3],
+    lambda r: (0, r["m"] % 7 // 2),
+    lambda r: {0, 1} if r["o"] else {r["id"] % 2},
+    lambda r: [r["id"] // 60],  # there is no such stream for some
+    lambda r: (0, 6 // r["m"] % 3),
+    lambda r: () if r["s"] == "a" else (0,),
+)
 TIMES: Sequence[Callable[[Row], Any]] = (
     lambda r: r["id"] * 10,
     lambda r: r["n"],  # too early for some
@@ -92,6 +101,8 @@ STEPS: dict[str, Sequence[Callable[[Row], Any]]] = {
     "filter": FILTERS,
     "filter_map": FILTER_MAPS,
     "assign_timestamps": TIMES,
+    "branch": FILTERS,
+    "split": SPLITS,
 }
 
 
@@ -122,7 +133,7 @@ def drawn_rows(rng: random.Random) -> list[Row]:
 
 def drawn_chain(rng: random.Random) -> Chain:
     def some(most: int) -> list[tuple[str, Callable[[Row], Any]]]:
-        kinds = rng.choices([*STEPS], [6, 4, 2, 2], k=rng.randint(0, most))
+        kinds = rng.choices([*STEPS], [6, 4, 2, 2, 1, 2], k=rng.randint(0, most))
         return [(kind, rng.choice(STEPS[kind])) for kind in kinds]
 
     steps = [*some(3), ("key_by", rng.choice(KEYS)), *some(2)]
@@ -142,7 +153,9 @@ def built(chain: Chain, rows: list[Row], kind: str, folder: Path) -> tuple[mp.Jo
     else:
         stream = job.source("rows", sources.Files(str(folder / f"*.{kind}")))
     for number, (step, function) in enumerate(chain.steps):
-        stream = getattr(stream, step)(f"{step}-{number}", function, on_error=chain.on_error)
+        count = (STREAMS,) if step == "split" else ()
+        stream = getattr(stream, step)(f"{step}-{number}", *count, function, on_error=chain.on_error)
+        stream = stream[0] if step in ("branch", "split") else stream
     if chain.sums:
         total, most, least = chain.sums
         figures = {"total": agg.sum(total), "most": agg.max(most), "least": agg.min(least)}
@@ -192,7 +205,11 @@ def in_python(chain: Chain, rows: list[Row]) -> tuple[dict[Any, list[Row]], Coun
         for number, (step, function) in enumerate(chain.steps):
             try:
                 result = function(value)
-                if (step == "filter" and not result) or (step == "filter_map" and result is None):
+                if (step in ("filter", "branch") and not result) or (step == "filter_map" and result is None):
+                    break
+                if step == "split" and not set(result) <= set(range(STREAMS)):
+                    raise IndexError
+                if step == "split" and 0 not in result:
                     break
                 if step == "assign_timestamps":
                     to_time(result, "ms")
@@ -257,4 +274,4 @@ def test_functions_on_columns_give_what_python_gives(
             met["dead letters"] += len(letters.items)
     assert met["by rows"]
     assert met["dead letters"]
-    assert kind == "rows" or met["on columns"] > met["by rows"]
+    assert kind == "rows" or 2 * met["on columns"] > met["by rows"]

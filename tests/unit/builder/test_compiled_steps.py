@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import polars as pl
@@ -67,6 +68,17 @@ def test_functions_with_a_state_are_compiled_where_that_is_known_without_rows() 
         "called": "not compiled: calls print",
         **dict.fromkeys(("shop", "by-type", "product", "flat", "first"), "None"),
     }
+
+
+def test_a_step_with_a_ttl_says_that_its_function_is_called() -> None:
+    rows: mp.StreamBuilder[Any, Any] = mp.Job("sums").source("rows", sources.Memory([{"shop": "a", "price": 2}]))
+    keyed = rows.key_by("shop", "shop")
+    hour = timedelta(hours=1)
+    keyed.fold("sum", lambda total, row: total + row["price"], default=int, ttl=hour).sink("1", sinks.Memory())
+    keyed.count("count", ttl=hour).sink("2", sinks.Memory())
+    steps = {step.name: step for step in keyed.job.plan().steps}
+    assert (str(compiled_of(steps["sum"])), compiled_of(steps["count"])) == ("not compiled: ttl=", None)
+    assert why_text(steps["sum"]).endswith("is not compiled: with ttl= it is known by key how long a state is kept")
 
 
 def test_a_job_that_is_not_compiled_says_so() -> None:

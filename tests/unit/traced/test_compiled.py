@@ -22,7 +22,7 @@ from malstrom_py.errors import CodecError, InternalError, OperatorError
 from malstrom_py.operators import compiled
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.batch_sizing import SMALL_IN_A_ROW
-from malstrom_py.operators.branching import Branch
+from malstrom_py.operators.branching import Branch, Split
 from malstrom_py.operators.compiled import CompiledFunction
 from malstrom_py.operators.event_time import AssignTimestamps
 from malstrom_py.operators.key_by import KeyBy
@@ -55,6 +55,7 @@ BUILDS: dict[str, Callable[[Any], Any]] = {
         "x", lambda r: None if r["i"] == 2 else r
     ),
     "branch": lambda stream: stream.branch("x", lambda r: r["i"] > 1)[0],
+    "split": lambda stream: stream.split("x", 2, lambda r: [r["i"] % 2])[1],
     "branch, the others": lambda stream: stream.branch("x", lambda r: r["f"])[1],
 }
 
@@ -87,6 +88,7 @@ def test_steps_send_columns() -> None:
         partial(KeyBy, fn=lambda r: r["s"]),
         partial(FilterMap, fn=lambda r: {"i": r["i"]} if r["i"] > 1 else None),
         partial(Branch, predicate=lambda r: r["i"] > 1),
+        partial(Split, n=2, fn=lambda r: [0] if r["i"] > 1 else (0, 1)),
         partial(AssignTimestamps, fn=lambda r: r["i"] * 1000, unit="ms"),
     ):
         sent = Stepped(step, ports=2).push(given).batches()[0]
@@ -118,6 +120,19 @@ def test_branches_divide_and_count_nothing_twice() -> None:
     stepped = Stepped(partial(Branch, predicate=lambda r: r["i"] % 2), ports=2).push(batch_of(i=[1, 2, 3]))
     assert [batch.values for batch in stepped.batches(0)] == [[{"i": 1}, {"i": 3}]]
     assert [batch.values for batch in stepped.batches(1)] == [[{"i": 2}]]
+
+
+def test_split_divides_and_counts_what_goes_nowhere() -> None:
+    stepped = Stepped(partial(Split, n=3, fn=lambda r: [r["i"] % 3, 2] if r["i"] else ()), ports=3)
+    stepped.push(batch_of(i=[1, 2, 3, 0]), batch_of(i=[0]))
+    assert all(isinstance(batch, ColumnBatch) for port in range(3) for batch in stepped.batches(port))
+    assert [stepped.values(port) for port in range(3)] == [[{"i": 3}], [{"i": 1}], [{"i": 1}, {"i": 2}, {"i": 3}]]
+    assert stepped.operator.counters.filtered == 2
+
+
+def test_a_stream_that_is_not_there_is_the_error_of_rows() -> None:
+    with pytest.raises(OperatorError, match="streams are numbered from 0 to 1, got another number"):
+        Stepped(partial(Split, n=2, fn=lambda r: [r["i"]]), ports=2).push(batch_of(i=[1, 2]))
 
 
 def test_filter_map_counts_what_it_drops() -> None:
@@ -234,8 +249,9 @@ def test_no_row_is_made_of_values_that_are_no_rows() -> None:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (lambda r: (r["i"], r["i"]), "returns a tuple, or a dict in a dict"),
-        (lambda r: {"x": {"y": r["i"]}}, "returns a tuple, or a dict in a dict"),
+        (lambda r: (r["i"], r["i"]), "returns a tuple or a list, or a dict in a dict"),
+        (lambda r: [r["i"]], "returns a tuple or a list, or a dict in a dict"),
+        (lambda r: {"x": {"y": r["i"]}}, "returns a tuple or a list, or a dict in a dict"),
         (lambda r: r["i"] if r["i"] > 1 else 0.5, "returns values of several types"),
         (lambda r: {"x": r["i"]} if r["i"] > 1 else {}, "returns dicts of different fields"),
         (lambda r: None, "returns nothing but None"),
@@ -378,10 +394,10 @@ def test_why_a_function_is_not_compiled() -> None:
     assert why_never(lambda word: word[0]) == "takes one character, or a slice that is not compiled"
     tuples: list[Callable[..., Any]] = [
         *(lambda r: (r["shop"], r["product"]), lambda r: (r["n"] // 10, 1) if r["n"] else (0, 0), lambda v: (v, v)),
-        lambda k, v: (k, v["n"]),
+        *(lambda k, v: (k, v["n"]), lambda r: [r["n"]]),
     ]
-    assert [why_never(function) for function in tuples] == ["returns a tuple"] * len(tuples)
-    assert [why_never(function, is_test=True) for function in tuples] == [None] * len(tuples)
+    assert [why_never(function) for function in tuples] == ["returns a tuple or a list"] * len(tuples)
+    assert [why_never(function, makes_columns=False) for function in tuples] == [None] * len(tuples)
     assert why_never(lambda r: (1, 2) if r["s"] == 3 else r["s"] + "x") is None
     context = StepContext("test", "x")
     assert CompiledFunction(context, lambda r: r["i"] > 1, compiles=False).why_not == "compile=False"

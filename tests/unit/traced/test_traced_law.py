@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.errors import SinkError
 from malstrom_py.testing.exact import same
-from malstrom_py.traced.evaluation import results, some_results, truths
+from malstrom_py.traced.evaluation import results, some_results, streams, truths
 from malstrom_py.traced.in_python import Unproven, kind_in_python, kinds_of
-from malstrom_py.traced.returned import fields_returned, why_no_columns
+from malstrom_py.traced.returned import fields_returned, why_no_columns, why_no_numbers
 from malstrom_py.traced.tracing import KEY, Traced, trace
 
 
@@ -110,6 +110,9 @@ def expressions() -> Texts:
         st.builds('{{"x": {}}} if {} else {{"x": {}}}'.format, anything, conditions, anything),
         st.builds('{{"x": {}}} if {} else {{"x": {}}} if {} else None'.format, *[anything, conditions] * 2),
         st.builds("{} if {} else None".format, anything, conditions),
+        st.builds("[{}]".format, numbers),
+        st.builds("({} % 3, {} % 2) if {} else [{}]".format, numbers, numbers, conditions, numbers),
+        st.builds("(1, {}) if {} else {{2}}".format, numbers | texts, conditions),
     )
 
 
@@ -268,13 +271,33 @@ def holds_without_none(
     return not some if values is None else as_rows(values, some, fields_returned(traced.tree) is not None)
 
 
+def holds_of_streams(
+    function: Callable[..., Any], expected: list[Any] | None, batch: pa.RecordBatch, form: str
+) -> bool:
+    """Whether rows go to the streams whose numbers the function returns."""
+    traced, given = traced_of(function, batch, form)
+    if isinstance(traced, str) or why_no_numbers(traced.tree) is not None:
+        return True
+    try:
+        flags = streams(traced.tree, given, STREAMS)
+    except (Unproven, pa.ArrowException):
+        return True
+    every = set(range(STREAMS))
+    if expected is None or not all(type(one) in (tuple, list, set) and every.issuperset(one) for one in expected):
+        return False
+    return bool(flags.T.tolist() == [[number in one for number in range(STREAMS)] for one in expected])
+
+
+STREAMS = 3
+
+
 def holds(source: str, batch: pa.RecordBatch, form: str = "a row") -> bool:
     function = function_of(source, form)
     expected = rows_of(function, batch, form)
     values, is_dict, flags = columns_of(function, batch, form)
     if values is not None and (expected is None or not as_rows(values, expected, is_dict)):
         return False
-    if not holds_without_none(function, expected, batch, form):
+    if not holds_without_none(function, expected, batch, form) or not holds_of_streams(function, expected, batch, form):
         return False
     return flags is None or (expected is not None and flags == list(map(bool, expected)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -54,16 +55,19 @@ def mutated(row: Any) -> Any:
     ("function", "why"),
     [
         (lambda row: print(row), "calls print"),  # noqa: PLW0108
-        (lambda row: SEEN.append(row["i"]), "uses .append"),
-        (lambda row: random.random() < row["i"], "uses .random"),
-        (lambda row: datetime.now(), "uses .now"),  # noqa: DTZ005
+        (lambda row: SEEN.append(row["i"]), "calls SEEN.append"),
+        (lambda row: random.random() < row["i"], "calls random.random"),
+        (lambda row: datetime.now(), "calls datetime.now"),  # noqa: DTZ005
+        (lambda row: row["s"].split(",")[0], "calls .split"),
+        (lambda row: sys.version_info.major, "uses sys.version_info.major"),
         (lambda row: datetime(row["i"], 1, 1).year, "reads datetime, of type type"),  # noqa: DTZ001
         (changed_by_name, "changes or imports something"),
         (looped, "has a loop"),
         (handled, "handles exceptions"),
         (mutated, "changes or imports something"),
         (lambda row: f"{row['i']}", "makes text of values"),
-        (lambda row: [row["i"]], "makes a list, a set or a function"),
+        (lambda row: [*SEEN, row["i"]], "makes a list or a set of another, or a function"),
+        (lambda row: SEEN, "returns a list or a set from outside"),
         (lambda row: row["i"] is True, "compares with is"),
         (lambda *rows: 1, "is not a function of a row that returns a value"),
         (str.lower, "is a method_descriptor, not a plain function"),
@@ -189,6 +193,16 @@ WRONG = {
         ),
         'r["t"].weekday()',
         _batch(),
+    ),
+    "streams are numbered from 1": (
+        (evaluation, "_whole", lambda one: Vector("int", one.data - 1)),
+        '[r["i"]]',
+        _batch(i=[1]),
+    ),
+    "all rows go where one path goes": (
+        (evaluation._Rows, "where", lambda rows, flags: evaluation._Rows(rows._columns)),
+        '(0,) if r["b"] else [1, r["j"]]',
+        _batch(i=[3, 4], j=[2, 2], f=[0.5] * 2, s=["a"] * 2, b=[True, False], t=[datetime(2026, 1, 1)] * 2),  # noqa: DTZ001
     ),
     "lookups find nothing": (
         (proxies, "_is_among", lambda *_: False),
