@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
-from malstrom_py.traced import evaluation, proxies, tracing
-from malstrom_py.traced.evaluation import Vector
+from malstrom_py.traced import evaluation, proxies, tracing, vectors
 from malstrom_py.traced.in_python import kinds_of
 from malstrom_py.traced.tracing import Traced, trace
+from malstrom_py.traced.vectors import Vector
 from tests.unit.traced.test_traced_law import holds
 
 BATCH = pa.RecordBatch.from_pydict({"i": [1, 2], "s": ["a", "b"], "f": [0.5, 1.5]})
@@ -137,18 +137,18 @@ def _unchecked(data: Any, *_: int) -> Vector:
 
 WRONG = {
     "whole numbers that leave 64 bits": (
-        (evaluation, "_ints", _unchecked),
+        (vectors, "_ints", _unchecked),
         'r["i"] + 1',
         _batch(i=[2**63 - 1]),
     ),
     "a division by zero is infinite": (
-        (evaluation, "_nonzero", lambda divisor: None),
+        (vectors, "_nonzero", lambda divisor: None),
         'r["f"] / r["i"]',
         _batch(i=[0]),
     ),
     "// rounds to zero": (
         (
-            evaluation._BINARY,
+            vectors.BINARY,
             "floordiv",
             lambda left, right: Vector("int", np.trunc(left.data / right.data).astype(int), -9, 9),
         ),
@@ -156,12 +156,12 @@ WRONG = {
         _batch(i=[-3]),
     ),
     "% has the sign of the dividend": (
-        (evaluation._BINARY, "mod", lambda left, right: Vector("int", np.fmod(left.data, right.data), -9, 9)),
+        (vectors.BINARY, "mod", lambda left, right: Vector("int", np.fmod(left.data, right.data), -9, 9)),
         'r["i"] % r["j"]',
         _batch(i=[-3]),
     ),
     "large whole numbers are floats": (
-        (evaluation, "_EXACT", 2**64),
+        (vectors, "_EXACT", 2**64),
         'r["i"] == r["f"]',
         _batch(i=[2**53 + 1], f=[2.0**53]),
     ),
@@ -171,18 +171,18 @@ WRONG = {
         _batch(i=[0]),
     ),
     "text of any kind is lowered as ASCII": (
-        (evaluation._OTHER, "lower", lambda one: Vector("str", pa.compute.utf8_lower(one.data))),
+        (vectors.OTHER, "lower", lambda one: Vector("str", pa.compute.utf8_lower(one.data))),
         'r["s"].lower()',
         _batch(s=["İ"]),
     ),
     "strip removes what Arrow takes for spaces": (
-        (evaluation._OTHER, "strip", lambda one: Vector("str", pa.compute.ascii_trim_whitespace(one.data))),
+        (vectors.OTHER, "strip", lambda one: Vector("str", pa.compute.ascii_trim_whitespace(one.data))),
         'r["s"].strip()',
         _batch(s=["a\x1f"]),
     ),
     "weeks begin on Sunday": (
         (
-            evaluation._OTHER,
+            vectors.OTHER,
             "weekday",
             lambda one: Vector(
                 "int",
@@ -195,7 +195,7 @@ WRONG = {
         _batch(),
     ),
     "streams are numbered from 1": (
-        (evaluation, "_whole", lambda one: Vector("int", one.data - 1)),
+        (evaluation, "whole", lambda one: Vector("int", one.data - 1)),
         '[r["i"]]',
         _batch(i=[1]),
     ),
