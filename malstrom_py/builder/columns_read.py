@@ -22,9 +22,16 @@ from malstrom_py.sources.base import as_source
 def narrow_sources(steps: Sequence[Step]) -> list[Step]:
     """Return ``steps`` with sources that read only the columns that the others read, where these are known."""
     needed = columns_needed(steps)
-    gathering = _gathered(steps)
+    gathering, saving = _gathered(steps), _saved(steps)
     return [
-        _narrowed(step, needed[step.name], gathers=step.name in gathering) if step.kind == "source" else step
+        _narrowed(
+            step,
+            needed[step.name],
+            gathers=step.name in gathering,
+            saves_much=saving[step.name] >= _SAVED_BY_COLUMNS,
+        )
+        if step.kind == "source"
+        else step
         for step in steps
     ]
 
@@ -79,6 +86,20 @@ def _gathered(steps: Sequence[Step]) -> set[str]:
     return gathered
 
 
+_SAVED_BY_COLUMNS: Final = 3
+"""To make columns of dicts pays before so many functions, or before a step that does not send a row for each row."""
+
+
+def _saved(steps: Sequence[Step]) -> dict[str, int]:
+    """Return for each step what columns of its rows save: the number of functions that are called otherwise."""
+    saved = {step.name: 0 for step in steps}
+    for step in reversed(steps):
+        own = _SAVED_BY_COLUMNS if step.kind in ("final", "window") else int(compiled_of(step) is not None)
+        for ref in step.inputs:
+            saved[ref.step] = max(saved[ref.step], saved[step.name] + own)
+    return saved
+
+
 def _takes_columns(step: Step) -> bool:
     """Whether a step may take columns and make no rows of them, as far as that is known without rows."""
     compiled = compiled_of(step)
@@ -89,13 +110,17 @@ def _takes_columns(step: Step) -> bool:
     return options.get("column") is not None or getattr(kind, "takes_columns", False) is True
 
 
-def _narrowed(step: Step, columns: frozenset[str] | None, *, gathers: bool) -> Step:
+def _narrowed(step: Step, columns: frozenset[str] | None, *, gathers: bool, saves_much: bool) -> Step:
     factory = step.factory
     if not isinstance(factory, partial) or factory.func is not ReadSource:
         return step
-    keywords = {name: value for name, value in factory.keywords.items() if name != "columns"}  # of former functions
-    # Values of columns that are not read cannot be malformed, and the job may count or keep rows that are.
+    former = ("columns", "dict_columns")  # of former functions
+    keywords = {name: value for name, value in factory.keywords.items() if name not in former}
     source = as_source(keywords["source"])
-    if columns and step.on_error == "fail" and source.is_narrowing and (gathers or not source.is_decoding):
-        keywords["columns"] = columns
+    if columns and step.on_error == "fail":
+        # Values of columns that are not read cannot be malformed, and the job may count or keep rows that are.
+        if source.is_narrowing and (gathers or not source.is_decoding):
+            keywords["columns"] = columns
+        elif not source.is_narrowing and gathers and saves_much:
+            keywords["dict_columns"] = columns
     return replace(step, factory=partial(ReadSource, *factory.args, **keywords))

@@ -1,4 +1,4 @@
-"""JSON objects as columns, without a dict for each, where columns hold the same values.
+"""JSON objects and dicts as columns, where columns hold the same values; of JSON, without a dict for each.
 
 Rule: what a decoder of dicts would give, or refuse, is the measure. Each field has one type in all records so far, and
 the decoder enforces it: an integer is not a float, and null is neither. Batches in which it is otherwise are decoded as
@@ -8,7 +8,8 @@ dicts, and so are all once that has happened often.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, itemgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,50 @@ _COST: Final = 4
 
 _LEARNT_FROM: Final = 64
 _TYPES: Final = frozenset({int, float, bool, str})
+
+
+def _array(values: list[Any], kind: type) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(values, {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}[kind])
+
+
+def _record_batch(arrays: list[pa.Array], names: list[str]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+class DictColumns:
+    """Makes columns of the fields ``names`` of dicts. A field has one type in all batches, and is never missing.
+
+    >>> columns = DictColumns(["price", "at"])
+    >>> columns.convert([{"at": "one", "price": 2, "x": []}, {"price": None, "at": "two"}]).to_pydict()
+    {'price': [2, None], 'at': ['one', 'two']}
+    >>> columns.convert([{"at": "one", "price": 2.0}])  # a float among integers
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = list(names)
+        self._picks = [itemgetter(name) for name in self._names]
+        self._types: dict[str, type] = {}
+
+    def convert(self, rows: list[Any]) -> pa.RecordBatch | None:
+        """Return the fields as columns; None if no columns hold them."""
+        if set(map(type, rows)) != {dict}:  # another class may look its items up otherwise
+            return None
+        try:
+            return _record_batch(list(map(self._column, self._names, self._picks, repeat(rows))), self._names)
+        except Exception:
+            """Missing, of another type than before, beyond 64 bits, or half a character."""
+            return None
+
+    def _column(self, name: str, pick: Any, rows: list[Any]) -> pa.Array:
+        values = list(map(pick, rows))
+        (kind,) = set(map(type, values)) - {NoneType}
+        if self._types.setdefault(name, kind) is not kind:
+            raise TypeError
+        return _array(values, kind)
 
 
 class JsonColumns:
@@ -61,17 +106,14 @@ class JsonColumns:
         return None
 
     def _columns(self, objects: list[Any]) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        kinds = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
         arrays = []
         for name, pick in zip(self._names, self._pick, strict=True):
             values = list(map(pick, objects))
             (kind,) = self._types[name] - {NoneType}
             if kind is float and not set(map(type, values)) <= {float, NoneType}:  # a decoder makes floats of integers
                 raise TypeError
-            arrays.append(pa.array(values, kinds[kind]))
-        return pa.RecordBatch.from_arrays(arrays, names=self._names)
+            arrays.append(_array(values, kind))
+        return _record_batch(arrays, self._names)
 
     def _learn(self, texts: Sequence[Any]) -> bool:
         """Learn the types of fields; False if nothing is new, or no type holds them."""

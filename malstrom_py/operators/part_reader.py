@@ -68,6 +68,11 @@ class PartReader:
         if bad_rows:
             source_part.set_polls(frames=False, bad_rows=True)
 
+    def expect(self, rows: int) -> None:
+        """Ask for so many ``rows`` in the first poll."""
+        self.rows = rows
+        self.batch_size = BatchSize(rows)
+
     def set_frames(self) -> None:
         """Poll Polars frames from now on, if the part gives columns and can."""
         if self.gives_columns and not self._by_frames:

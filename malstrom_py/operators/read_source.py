@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from sys import getsizeof
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -54,6 +54,9 @@ from malstrom_py.sources.base import (
     as_source,
 )
 from malstrom_py.worker_context import WorkerId, WorkerInfo
+
+if TYPE_CHECKING:
+    from malstrom_py.operators.dict_batches import DictBatches
 
 
 def check_parts(parts: Sequence[object], source: BaseSource[Any], step: str) -> None:
@@ -106,6 +109,9 @@ def row_bytes(batch: Batch) -> int:
 
 
 _COLUMN_BYTES: Final = 16
+_DICTS_FIRST: Final = 512
+"""The rows of the first poll where dicts may become columns: they show the types of the fields."""
+
 _ROUTED_MAX: Final = 16_384
 
 
@@ -132,10 +138,25 @@ class ReadSource(Operator):
     [1, 3, 2]
     """
 
-    def __init__(self, context: StepContext, *, source: Source[Any], columns: Collection[str] | None = None) -> None:
-        """``columns``: those of the records that the plan reads, of a narrowing source; None for all."""
+    def __init__(
+        self,
+        context: StepContext,
+        *,
+        source: Source[Any],
+        columns: Collection[str] | None = None,
+        dict_columns: Collection[str] | None = None,
+    ) -> None:
+        """``columns``: those of the records that the plan reads, of a narrowing source; None for all.
+
+        ``dict_columns``: the fields that the plan reads of dicts, if columns of many of them pay.
+        """
         super().__init__(context)
         self._columns = columns
+        self._dicts: DictBatches | None = None
+        if dict_columns is not None:
+            from malstrom_py.operators.dict_batches import DictBatches  # few jobs need it
+
+            self._dicts = DictBatches(dict_columns)
         self.given: Final = source
         """The user's object."""
         self.source: Final[BaseSource[Any]] = as_source(source)
@@ -466,6 +487,8 @@ class ReadSource(Operator):
                     polled, bad, malformed = polled
                 if polled is not None:
                     batch = batch_of(polled, reader.name, reader.source_part.poll)
+                    if self._dicts is not None:
+                        batch = self._dicts.convert(batch, (one.source_part for one in self._readers))
             except MalformedRecord as error:
                 bad, malformed = 1, [error]
             finished = reader.source_part.is_finished()
@@ -518,6 +541,8 @@ class ReadSource(Operator):
                 source_part = self._build(part, position)
                 bad_rows = self.context.on_error != "fail"
                 reader = PartReader(part, self._name(part), source_part, bad_rows=bad_rows)
+                if self._dicts is not None:
+                    reader.expect(_DICTS_FIRST)
             except Exception as error:
                 self._raise(error, f"could not open partition {part!r}")
             self._readers.append(reader)

@@ -191,6 +191,31 @@ def test_records_are_decoded_into_columns_if_these_are_gathered(name: str) -> No
     assert read_by(build, Decoding(ROWS)) == names
 
 
+MADE: dict[str, tuple[Callable[[Stream], Stream], list[str] | None]] = {
+    "a key": (DECODED["a key"][0], None),
+    "two functions": (DECODED["a map and a key"][0], None),
+    "three functions": (
+        lambda rows: DECODED["a map and a key"][0](rows.filter("f", lambda row: row["value"] > 1)),
+        ["key", "value"],
+    ),
+    "one result per key": (NARROW["mean, finally"][0], ["key", "value"]),
+    "windows": DECODED["windows"],
+    "a function with a state": DECODED["a function with a state"],
+    "whole rows": DECODED["whole rows"],
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_dicts_become_columns_if_that_saves_more_than_it_costs(name: str, on_error: Any) -> None:
+    build, names = MADE[name]
+    job = mp.Job("columns")
+    build(job.source("rows", Memory(ROWS), on_error=on_error)).sink("out", sinks.Memory())
+    factory: Any = job.plan().steps[0].factory
+    found = factory.keywords.get("dict_columns")
+    assert (None if found is None else sorted(found)) == (names if on_error == "fail" else None)
+
+
 def test_a_source_that_reports_malformed_rows_reads_all_columns(files: str) -> None:
     job = mp.Job("columns")
     rows = job.source("rows", Files(files), on_error="skip")
