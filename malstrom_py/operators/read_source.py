@@ -486,9 +486,7 @@ class ReadSource(Operator):
                 if isinstance(polled, PolledRows):
                     polled, bad, malformed = polled
                 if polled is not None:
-                    batch = batch_of(polled, reader.name, reader.source_part.poll)
-                    if self._dicts is not None:
-                        batch = self._dicts.convert(batch, (one.source_part for one in self._readers))
+                    batch = self._batch_of(polled, reader)
             except MalformedRecord as error:
                 bad, malformed = 1, [error]
             finished = reader.source_part.is_finished()
@@ -512,6 +510,10 @@ class ReadSource(Operator):
             self._open_more()
             self.settle(out)
         return count
+
+    def _batch_of(self, polled: Any, reader: PartReader) -> Batch:
+        batch = batch_of(polled, reader.name, reader.source_part.poll)
+        return batch if self._dicts is None else self._dicts.convert(batch, (one.source_part for one in self._readers))
 
     def _malformed(self, errors: Iterable[MalformedRecord], count: int, reader: PartReader, out: Outlet) -> None:
         """Apply the policy to ``count`` bad records; their ``errors`` are not made to be skipped."""
