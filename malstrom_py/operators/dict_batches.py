@@ -20,6 +20,9 @@ class DictBatches:
 
     That is final: steps with a state make rows of it permanently where rows come, so another try would not pay. The
     same goes for small batches, of which columns cost more than rows.
+
+    >>> DictBatches(["n"]).convert(Batch([{"n": 1}]), [])  # one row is few
+    Batch(1 rows of values)
     """
 
     def __init__(self, names: Collection[str]) -> None:
