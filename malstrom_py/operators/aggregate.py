@@ -475,6 +475,7 @@ class Distinct(KeyedOperator):
     def __init__(self, context: StepContext, *, by: Callable[[Any], Any] | None) -> None:
         super().__init__(context, function=by, by=by)
         self.takes_columns = self.takes_columns or by is None
+        self.state.arrays = SeenValues
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         first = in_arrays(self.state, batch, self._first_of)
@@ -491,10 +492,7 @@ class Distinct(KeyedOperator):
         column = column_for(self._column, batch) if self._by is None or self._column else None
         if column is None:
             raise NotColumnar("a field that is not a column")
-        values = self.state.values
-        if not isinstance(values, SeenValues):
-            self.state.values = values = SeenValues.of(values)
-        return values.add(keys_column_of(batch), column)
+        return self.state.to_arrays().add(keys_column_of(batch), column)
 
     def update(self, rows: Rows, results: list[Any]) -> None:
         states = self.states

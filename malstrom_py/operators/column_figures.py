@@ -1,7 +1,8 @@
 """Running figures over columns: what a step with aggregations does with a `ColumnBatch`, without an object per row.
 
 Rule: the state is in arrays from the first batch of columns on, for as long as batches are columns and arrays do what
-rows would. Otherwise it becomes a dict, and remains one; results are the same either way.
+rows would. Otherwise it becomes a dict, and arrays again once enough columns have come (`KeyedState.may_be_arrays`);
+results are the same either way.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from malstrom_py.agg import Aggregation, Field
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import DICTS, SCALAR
 from malstrom_py.operators.base import StepContext
+from malstrom_py.operators.batch_sizing import SmallBatches
 from malstrom_py.state.figure_states import FigureStates, Shape
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.groups import Groups
@@ -89,9 +91,8 @@ class ColumnFigures:
         self._state = state
         self._column_for = column_for if fields is None else fields.of
         self._aggregations = aggregations
-        self._shape = shape
-        state.arrays = partial(FigureStates, aggregations, shape)
-        state.rows_only = state.rows_only or not Groups.supports(aggregations)
+        if Groups.supports(aggregations):
+            state.arrays = partial(FigureStates, aggregations, shape)
 
     def scan(self, batch: Batch) -> list[pa.Array] | None:
         """Add the rows of ``batch``. Per aggregation return the result after each row; None if rows must do it."""
@@ -102,12 +103,10 @@ class ColumnFigures:
         return in_arrays(self._state, batch, self._fold) is not None
 
     def _scan(self, batch: ColumnBatch) -> list[pa.Array]:
-        keys, columns = self._columns(batch)
-        return self._groups().scan(keys, columns)
+        return self._groups().scan(*self._columns(batch))
 
     def _fold(self, batch: ColumnBatch) -> int:
-        keys, columns = self._columns(batch)
-        self._groups().fold(keys, columns)
+        self._groups().fold(*self._columns(batch))
         return len(batch)
 
     def _columns(self, batch: ColumnBatch) -> tuple[pa.Array, list[pa.Array | None]]:
@@ -125,20 +124,18 @@ class ColumnFigures:
         return column
 
     def _groups(self) -> Groups:
-        values = self._state.values
-        if not isinstance(values, FigureStates):
-            self._state.values = values = FigureStates.of(values, self._aggregations, self._shape)
-        return values.groups
+        groups: Groups = self._state.to_arrays().groups
+        return groups
 
 
-def in_arrays(state: KeyedState, batch: Batch, add: Callable[[ColumnBatch], T]) -> T | None:
+def in_arrays(
+    state: KeyedState, batch: Batch, add: Callable[[ColumnBatch], T], *, small: SmallBatches | None = None
+) -> T | None:
     """Return what ``add`` returns for a batch of columns, which it adds to states in arrays; None if rows must do it.
 
-    Then the states are in a dict for the rest of the run, unless there are none yet.
+    Then the states are in a dict, for a while. ``small``: batches of few rows are done by rows, too.
     """
-    if state.rows_only or state.expiry is not None:  # how long a state lasts is known by key
-        return None
-    if isinstance(batch, ColumnBatch):
+    if isinstance(batch, ColumnBatch) and not (small and small.came(len(batch))) and state.may_be_arrays(len(batch)):
         try:
             added = add(batch)
         except NotColumnar:
@@ -147,8 +144,7 @@ def in_arrays(state: KeyedState, batch: Batch, add: Callable[[ColumnBatch], T]) 
             if state.untried:
                 state.try_first()
             return added
-    # Rows that come first do not say what comes after them.
-    state.to_rows(only=len(state.values) > 0 or isinstance(batch, ColumnBatch))
+    state.to_rows()
     return None
 
 

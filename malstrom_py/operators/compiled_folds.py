@@ -1,7 +1,7 @@
 """A step's function of a state and a row on batches of columns, where all that it does to the state is known.
 
-Rule: as of `malstrom_py.operators.compiled`: the function itself is the measure. What is not proven to give the same
-is done row by row, from then on; of the others some rows are done both ways, in test mode all.
+Rule: as of `malstrom_py.operators.compiled`: the function itself is the measure. A batch for which it is not proven to
+give the same is done row by row; of the others some rows are done both ways, in test mode all.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class CompiledFold:
     @property
     def takes_columns(self) -> bool:
         """Whether columns may be of use."""
-        return self.why_not is None and not self._state.rows_only and self._state.expiry is None
+        return self.why_not is None and self._state.expiry is None
 
     def _why_not(self) -> str | None:
         """Return why the function is called for each row, as far as that is known without rows."""
@@ -170,24 +170,17 @@ class CompiledFold:
 
     def scan(self, batch: Batch) -> ColumnBatch | None:
         """Add the rows of ``batch``, and return what is sent for them; None if the function must do them."""
-        is_changed = isinstance(batch, ColumnBatch) and not self._context.trusts_columns(batch)
-        is_small = isinstance(batch, ColumnBatch) and self._small.came(len(batch)) and not self._context.checked
-        if self.why_not is not None or is_changed or is_small:
+        if self.why_not is not None or not self._context.trusts_columns(batch):
             self._state.to_rows()
             return None
-        return in_arrays(self._state, batch, self._scan)
+        return in_arrays(self._state, batch, self._scan, small=None if self._context.checked else self._small)
 
     def _scan(self, batch: ColumnBatch) -> ColumnBatch:
         if not all(outside.is_same for outside in self._outside):
             raise NotColumnar("the function reads something that has changed")
-        plan = self._plan(batch)
-        states = self._state.values
-        if not isinstance(states, FigureStates):
-            states = FigureStates.of(states, plan.aggregations, plan.shape)
+        plan, states = self._plan(batch), self._state.to_arrays()
         self._compare(plan, batch, states)
-        made = _computed(plan, batch, states)
-        self._state.values = states
-        return made
+        return _computed(plan, batch, states)
 
     def _plan(self, batch: ColumnBatch) -> _Plan:
         """Return how ``batch`` is computed. `NotColumnar` if it must be done by rows."""
@@ -243,7 +236,8 @@ class CompiledFold:
         some = batch.cut(0, count)
         keys = some.keys or []
         before = {key: state for key, state in zip(keys, states.many(keys), strict=True) if state is not None}
-        tried = FigureStates.of(before, plan.aggregations, plan.shape)
+        tried = FigureStates(plan.aggregations, plan.shape)
+        tried.set_many(list(before), list(before.values()))
         sent = _computed(plan, some, tried).values
         try:
             expected = self._by_rows(some, before)
@@ -251,8 +245,9 @@ class CompiledFold:
             raise NotColumnar("the function raises") from None
         if repr(sent) == repr(expected) and repr(dict(tried.items())) == repr(before):
             return
+        self.why_not = "gave something else on columns"
         report_difference(self._context)
-        raise NotColumnar("the function gave something else on columns")
+        raise NotColumnar(self.why_not)
 
     def _rows_to_compare(self, count: int) -> int:
         if self._context.checked:

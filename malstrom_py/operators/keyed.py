@@ -320,12 +320,8 @@ class FoldingOperator(KeyedOperator):
         self.takes_columns = self._compiled.takes_columns
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        made: Batch | None = None
-        if isinstance(batch, ColumnBatch):
-            made = self._compiled.scan(batch)
-            self.takes_columns = self._compiled.takes_columns
-        else:
-            self.state.to_rows(only=len(self.state.values) > 0)  # rows that come first do not say what comes after them
+        made = self._compiled.scan(batch)
+        self.takes_columns = made is not None  # whole batches are for columns only
         if made is None:
             super().on_batch(batch, out)
         elif len(made):

@@ -211,12 +211,10 @@ class Panes(ManyValues):
         slots = np.concatenate([np.zeros(0, np.int64), *(part for _, part in parts)])
         return keys.take(pa.array(first)), slots[first]
 
-    def take_image(self, keys: pa.Array) -> ColumnImage:
-        image = self.image(keys, None)
+    def drop_keys(self, keys: pa.Array) -> None:
         for _, groups in self._arrays():
             ids = groups.find(keys)
             groups.take(ids[ids >= 0])
-        return image._replace(gone=None, gone_slots=None)
 
     def _with_states(self, keys: pa.Array) -> pa.Array:
         """Return those of ``keys`` that have a state in a pane."""

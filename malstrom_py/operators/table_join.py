@@ -6,7 +6,9 @@ columns, also in snapshots and moves. Otherwise they become rows; pairs are the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
+from functools import partial
 from itertools import repeat
 from operator import is_, itemgetter
 from typing import Any
@@ -16,11 +18,13 @@ from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.data.row_form import form_of
 from malstrom_py.errors import OperatorError, shown
 from malstrom_py.operators.base import Outlet, StepContext, weakly
+from malstrom_py.operators.column_figures import in_arrays
 from malstrom_py.operators.join import Pair, pairs_of
 from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of
 from malstrom_py.operators.unmatched import Unmatched
-from malstrom_py.state.column_table import LAST, ColumnTable
+from malstrom_py.state.column_table import LAST, ColumnTable, table_state
 from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.join_image import records_of
 
 
 def _paired(left: ColumnBatch, right: Any) -> ColumnBatch:
@@ -57,18 +61,21 @@ class TableJoin(StatefulOperator):
         super().__init__(context)
         self._keeps, self._waits, self._wait, self._fixed = keeps, waits, wait, fixed
         self.watch = self._unmatched = Unmatched(context)
-        self._table = ColumnTable(timed=bool(context.timed), tracked=weakly(self.tracks))
-        self.state.values = self._table
+        self.state.entering = weakly(self._entering)
         self.takes_columns = wait is None and context.timed is not None
-        if not self.takes_columns:  # a wait that ends needs the timers of rows
-            self._table.as_rows()
+        if self.takes_columns:  # a wait that ends needs the timers of rows
+            self.state.arrays = partial(ColumnTable, timed=bool(context.timed), tracked=weakly(self.tracks))
 
     def given(self, state: Any) -> Any:
-        return self._table.given(state)
+        is_image = isinstance(state, Mapping)
+        return table_state(records_of(state), timed=bool(self.context.timed)) if is_image else state
+
+    def _entering(self, key: Any, state: Any) -> Any:
+        return self.given(state)
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self._unmatched.arrived(side, batch)
-        if isinstance(batch, ColumnBatch) and self._on_columns(side, batch, out):
+        if in_arrays(self.state, batch, partial(self._on_columns, side, out)):
             return
         keys = keys_of(batch, self.context.step)
         try:
@@ -82,30 +89,23 @@ class TableJoin(StatefulOperator):
         if self.state.untried:
             self.state.try_first()
 
-    def _on_columns(self, side: int, batch: ColumnBatch, out: Outlet) -> bool:
-        """Join ``batch`` as columns; return False if it cannot be."""
-        table = self._table
+    def _on_columns(self, side: int, out: Outlet, batch: ColumnBatch) -> bool:
+        """Join ``batch`` as columns. `NotColumnar` if it cannot be."""
+        table: ColumnTable = self.state.to_arrays()
         expected = table.expected(side, batch)
-        if expected is None:
-            return False
-        try:
-            if side:
-                if self._fixed and table.has_values_for(expected):
-                    return False  # rows are compared one by one
-                found = table.change(expected)
-                if found is not None:
-                    self._unmatched.right()
-                    out.send(_paired(*found))
-            else:
-                self._look_up_columns(expected, out)
-        except NotColumnar:
-            return False
-        if self.state.untried:
-            self.state.try_first()
+        if not side:
+            self._look_up_columns(table, expected, out)
+            return True
+        if self._fixed and table.has_values_for(expected):
+            raise NotColumnar("values that are compared one by one")
+        found = table.change(expected)
+        if found is not None:
+            self._unmatched.right()
+            out.send(_paired(*found))
         return True
 
-    def _look_up_columns(self, batch: ColumnBatch, out: Outlet) -> None:
-        found = self._table.look_up(batch, keeps=self._keeps, waits=self._waits)
+    def _look_up_columns(self, table: ColumnTable, batch: ColumnBatch, out: Outlet) -> None:
+        found = table.look_up(batch, keeps=self._keeps, waits=self._waits)
         paired = 0 if found is None else len(found[1]) - found[1].null_count
         if not self._waits:
             self._lack_partners(len(batch) - paired)
@@ -118,7 +118,7 @@ class TableJoin(StatefulOperator):
         (self._unmatched.mistaken if self._keeps else self._unmatched.dropped)(count)
 
     def _look_up(self, keys: list[Any], batch: Batch, out: Outlet) -> None:
-        found = [state and state[0] for state in map(self._table.as_rows().get, keys)]
+        found = [state and state[0] for state in map(self.state.values.get, keys)]
         missing = sum(map(is_, found, repeat(None)))
         if missing < len(found):
             self._unmatched.right()
@@ -135,7 +135,7 @@ class TableJoin(StatefulOperator):
         out.send(paired.with_values(pairs_of(paired.values, values)))
 
     def _keep_waiting(self, batch: Batch) -> None:
-        states, keys = self._table.as_rows(), batch.keys or []
+        states, keys = self.state.values, batch.keys or []
         self.state.note(keys)
         times = batch.timestamps or repeat(None, len(keys))
         for key, row in zip(keys, zip(batch.values, times, strict=True), strict=True):
@@ -153,7 +153,7 @@ class TableJoin(StatefulOperator):
         return LAST if self._wait is None else int(min(time + self._wait, LAST))
 
     def _change(self, keys: list[Any], batch: Batch, out: Outlet) -> None:
-        states = self._table.as_rows()
+        states = self.state.values
         self.changes(keys)
         ended: list[tuple[Any, Any, Any]] = []
         for key, value, time in zip(keys, batch.values, batch.timestamps or repeat(None), strict=False):
@@ -190,17 +190,19 @@ class TableJoin(StatefulOperator):
             )
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        if self._waits and self._table.rows is not None:
-            self._end_waiting(epoch.time, self._table.rows, out)
+        states = self.state.values
+        if not isinstance(states, ColumnTable):
+            if self._waits:
+                self._end_waiting(epoch.time, states, out)
         elif epoch.time == MAX_EPOCH:
-            pairs = self._table.end_waiting()
+            pairs = states.end_waiting()
             if pairs is not None:
                 self._lack_partners(len(pairs[0]))
                 if self._keeps:
                     out.send(_paired(*pairs))
         out.forward(epoch)
 
-    def _end_waiting(self, reached: int, states: dict[Any, Any], out: Outlet) -> None:
+    def _end_waiting(self, reached: int, states: MutableMapping[Any, Any], out: Outlet) -> None:
         due = dict.fromkeys(key for key, _ in self.state.timers.due(reached))
         if reached == MAX_EPOCH:
             due = dict.fromkeys(key for key, state in states.items() if state[0] is None)

@@ -26,14 +26,12 @@ from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.join_image import Kind, one_key_column, plain_key, records_of
 from malstrom_py.state.join_rows import Record
 from malstrom_py.state.kept_rows import Block, one_block, values_at, values_of
-from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.state.time_join_rows import (
     LAST,
     AsofRows,
     Decided,
     IntervalRows,
     Joined,
-    TimeJoinRows,
     asof_state,
     interval_state,
 )
@@ -41,7 +39,6 @@ from malstrom_py.state.time_join_rows import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-R = TypeVar("R", bound=TimeJoinRows)
 T = TypeVar("T")
 
 Timed = tuple[int, Any, Any]
@@ -93,9 +90,7 @@ class TimeJoin(StatefulOperator):
 
     def in_columns(self, batch: Batch, add: Callable[[ColumnBatch], T]) -> T | None:
         """Return what ``add`` returns for ``batch``, which it adds to columns; None if rows must do it."""
-        if isinstance(batch, ColumnBatch) and self._small.came(len(batch)):
-            self.state.to_rows()
-        return in_arrays(self.state, batch, add)
+        return in_arrays(self.state, batch, add, small=self._small)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         if not self.end_columns(epoch.time, out):
@@ -137,16 +132,6 @@ class TimeJoin(StatefulOperator):
         if rows:
             times, keys, values = map(list, zip(*rows, strict=True))
             out.send(Batch(values, keys=keys, timestamps=times))
-
-
-def _columns_of(state: KeyedState, kind: type[R]) -> R:
-    """Return the states in columns, which may be none yet. `NotColumnar` if they are rows."""
-    values = state.values
-    if isinstance(values, kind):
-        return values
-    if values or state.arrays is None:
-        raise NotColumnar("states of rows")
-    return cast("R", state.arrays())
 
 
 def _put(state: list[Any], at: int, time: int, value: Any) -> int:
@@ -225,10 +210,8 @@ class IntervalJoin(TimeJoin):
             out.send(_pairs_found(side, joined))
 
     def _join_columns(self, side: int, batch: ColumnBatch) -> Joined:
-        rows = _columns_of(self.state, IntervalRows)
-        joined = rows.join(side, batch)
-        self.state.values = rows
-        return joined
+        rows: IntervalRows = self.state.to_arrays()
+        return rows.join(side, batch)
 
     def end_columns(self, reached: int, out: Outlet) -> bool:
         rows = self.state.values
@@ -397,9 +380,8 @@ class AsofJoin(TimeJoin):
             self._add_rows(side, batch)
 
     def _add_columns(self, side: int, batch: ColumnBatch) -> bool:
-        rows = _columns_of(self.state, AsofRows)
+        rows: AsofRows = self.state.to_arrays()
         rows.add(side, batch)
-        self.state.values = rows
         return True
 
     def end_columns(self, reached: int, out: Outlet) -> bool:

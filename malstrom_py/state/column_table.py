@@ -1,17 +1,18 @@
 """The table of ``join_table`` as columns: the value of each key, and the records that wait for their key's first value.
 
 Rule: as a mapping it is what the dict of the row path would be, key -> [value, waiting records with their times]. What
-columns do not hold makes it keep a dict from then on, which `ColumnTable.as_rows` returns at any time.
+columns do not hold raises `NotColumnar` before anything has changed; `KeyedState.to_rows` then makes the dict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.group_values import Array
 from malstrom_py.state.join_rows import JoinRows, Record
 from malstrom_py.state.kept_rows import SMALL, Block
@@ -30,7 +31,7 @@ _COMPACT_FROM: Final = 4096
 
 
 class ColumnTable(JoinRows):
-    """Key -> [value, waiting records with their times]. ``rows``: None as long as there are columns.
+    """Key -> [value, waiting records with their times].
 
     Of the rows in `JoinRows`, those of the left stream wait, and their moments are their times. Those of the right one
     are numbered; ``place``: the number of a key's value. A value that has been replaced stays for a while.
@@ -47,13 +48,12 @@ class ColumnTable(JoinRows):
     {'ann': [None, [({'n': 1}, None)]], 'bob': [{'n': 3}, ()]}
     """
 
-    __slots__ = ("_compact_from", "_end", "_timed", "rows")
+    __slots__ = ("_compact_from", "_end", "_timed")
 
     absent: ClassVar[dict[str, tuple[str, Any]]] = {**JoinRows.absent, "place": ("int64", -1), "waits": ("bool", False)}
     small: ClassVar[tuple[int, int]] = (SMALL, 1 << 62)  # values are gathered from all blocks, so there are few
 
     def __init__(self, *, timed: bool, tracked: Callable[[], bool] = lambda: False) -> None:
-        self.rows: dict[Any, Any] | None = None
         self._timed = timed
         super().__init__(tracked)
 
@@ -64,9 +64,12 @@ class ColumnTable(JoinRows):
 
     # Batches
 
-    def expected(self, side: int, batch: ColumnBatch) -> ColumnBatch | None:
-        """Return ``batch`` with the types that are known of its side; None if it cannot be joined as columns."""
-        return self.sides[side].expected(batch) if self.rows is None and self.takes(batch) else None
+    def expected(self, side: int, batch: ColumnBatch) -> ColumnBatch:
+        """Return ``batch`` with the types that are known of its side. `NotColumnar` if it cannot be joined."""
+        found = self.sides[side].expected(batch) if self.takes(batch) else None
+        if found is None:
+            raise NotColumnar("rows that no column holds")
+        return found
 
     def has_values_for(self, batch: ColumnBatch) -> bool:
         """Return whether a key of ``batch`` has a value already, or comes twice."""
@@ -170,10 +173,6 @@ class ColumnTable(JoinRows):
 
     # `JoinRows`
 
-    @property
-    def in_arrays(self) -> bool:
-        return self.rows is None and super().in_arrays
-
     def live_ids(self) -> Array:
         live: Array = ((self.by_id["place"] >= 0) | self.by_id["waits"]).nonzero()[0]
         return live
@@ -186,13 +185,7 @@ class ColumnTable(JoinRows):
         return block.moments * 0 if side else block.moments
 
     def state_of(self, records: Sequence[Record]) -> list[Any]:
-        value, waiting = None, list[Any]()
-        for moment, side, kept in records:
-            if side:
-                value = kept
-            else:
-                waiting.append((kept, moment if self._timed else None))
-        return [value, waiting or ()]
+        return table_state(records, timed=self._timed)
 
     def put(self, side: int, batch: ColumnBatch, moments: Array) -> None:
         import pyarrow as pa
@@ -211,37 +204,16 @@ class ColumnTable(JoinRows):
             self.sides[0].take(lambda block: chosen[block.ids])
         self._drop_replaced()
 
-    # The mapping
 
-    def as_rows(self) -> dict[Any, Any]:
-        """Return the state by key, as rows from now on."""
-        if self.rows is None:
-            self.rows = dict(self.items())
-            self._left = super().changed_keys()
-            self.clear()
-        return self.rows
-
-    def items(self) -> Any:
-        """Return (key, state) pairs."""
-        return self.column_items() if self.rows is None else self.rows.items()
-
-    def many(self, keys: Sequence[Any]) -> list[Any]:
-        return self.column_states(keys) if self.rows is None else list(map(self.rows.get, keys))
-
-    def take(self, keys: Sequence[Any]) -> list[Any]:
-        return self.take_columns(keys) if self.rows is None else [self.rows.pop(key, None) for key in keys]
-
-    def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        self.as_rows().update(zip(keys, map(self.given, values), strict=True))
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.column_keys() if self.rows is None else iter(self.rows)
-
-    def __reversed__(self) -> Iterator[Any]:
-        return self.column_keys(backwards=True) if self.rows is None else reversed(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.live_ids()) if self.rows is None else len(self.rows)
+def table_state(records: Iterable[Record], *, timed: bool) -> list[Any]:
+    """Return the state of a key that has these rows."""
+    value, waiting = None, list[Any]()
+    for moment, side, kept in records:
+        if side:
+            value = kept
+        else:
+            waiting.append((kept, moment if timed else None))
+    return [value, waiting or ()]
 
 
 def _times_of(batch: ColumnBatch) -> Array:

@@ -6,7 +6,7 @@ not hold raises `NotColumnar`; `KeyedState.to_rows` then makes the dict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,8 +15,9 @@ from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.column_image import ColumnImage
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import NotColumnar, ids_of
+from malstrom_py.state.group_values import Array
 from malstrom_py.state.groups import Groups
-from malstrom_py.state.many_values import ManyValues
+from malstrom_py.state.many_values import ArrayValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,7 +101,7 @@ def shape_of_fields(names: Sequence[str]) -> Shape:
     return Shape(join, split, lambda shapes: {"record": dict(zip(fields, shapes, strict=True))})
 
 
-class FigureStates(ManyValues):
+class FigureStates(ArrayValues):
     """Key -> state, in ``groups``.
 
     >>> import pyarrow as pa
@@ -121,61 +122,46 @@ class FigureStates(ManyValues):
         self._shape = shape
         self.groups = Groups(aggregations)
 
-    @classmethod
-    def of(cls, states: Mapping[Any, Any], aggregations: Sequence[Aggregation[Any, Any]], shape: Shape) -> FigureStates:
-        """Return ``states``, which change no more. `NotColumnar` if arrays do not hold them."""
-        made = cls(aggregations, shape)
-        made.set_many(list(states), list(states.values()))
-        made.groups.changed[:] = False
-        return made
+    def live_ids(self) -> Array:
+        return self.groups.live()
 
-    def _changed(self) -> Any:
-        """Return the ids of the keys whose states have changed, and forget that they did."""
+    def find(self, keys: pa.Array) -> Array:
+        return self.groups.find(keys)
+
+    def keys_of(self, ids: Array) -> pa.Array:
+        return self.groups.keys(ids)
+
+    def values_of(self, ids: Array) -> list[Any]:
+        return self._shape.join(self.groups.states(ids))
+
+    def drop_ids(self, ids: Array) -> None:
+        self.groups.take(ids)
+
+    def changed_ids(self) -> Array:
         groups = self.groups
         ids = groups.live()
         ids = ids[groups.changed[ids]]
         groups.changed[ids] = False
         return ids
 
-    def changed_keys(self) -> list[Any]:
-        keys: list[Any] = self.groups.keys(self._changed()).to_pylist()
-        return keys
-
-    @property
-    def in_arrays(self) -> bool:
-        return True
-
-    def changed_columns(self) -> list[pa.Array]:
-        return [self.groups.keys(self._changed())]
-
-    def image(self, keys: pa.Array | None, slots_of: SlotsOf) -> ColumnImage:
+    def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
         import numpy as np
 
         groups = self.groups
         if keys is None:
             ids = groups.live()
-            return self._image_of(groups.keys(ids), ids, groups.slots(ids, slots_of)).without_absent()
+            return self._image_of(groups.keys(ids), ids, slots_of).without_absent()
         found = groups.find(keys)
         there = found >= 0
         ids, gone = found[there], keys.filter(pa_flags(~there))
-        image = self._image_of(keys.filter(pa_flags(there)), ids, groups.slots(ids, slots_of))
-        gone_slots = np.array(slots_of(gone.to_pylist()) if len(gone) else [], np.int64)
+        gone_slots = np.array(slots_of(gone.to_pylist()) if slots_of and len(gone) else [0] * len(gone), np.int64)
+        image = self._image_of(keys.filter(pa_flags(there)), ids, slots_of)
         return image._replace(gone=gone, gone_slots=gone_slots).without_absent()
 
-    def _image_of(self, keys: pa.Array, ids: Any, slots: Any) -> ColumnImage:
+    def _image_of(self, keys: pa.Array, ids: Array, slots_of: SlotsOf | None) -> ColumnImage:
         groups = self.groups
+        slots = groups.slots(ids, slots_of) if slots_of else ids * 0
         return ColumnImage(keys, slots, groups.columns(ids), self._shape.stored(groups.stored_shapes()))
-
-    def take_image(self, keys: pa.Array) -> ColumnImage:
-        import numpy as np
-
-        groups = self.groups
-        found = groups.find(keys)
-        there = found >= 0
-        ids = found[there]
-        image = self._image_of(keys.filter(pa_flags(there)), ids, np.zeros(len(ids), np.int64))
-        groups.take(ids)
-        return image
 
     def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
         return self.groups.in_slots(wanted, slots_of)
@@ -187,22 +173,6 @@ class FigureStates(ManyValues):
         if len(image.states) != len(groups.columns(groups.live()[:0])):
             raise NotColumnar("states of another shape")
         return groups.put_columns(image.keys, image.states)
-
-    def many(self, keys: Sequence[Any]) -> list[Any]:
-        found = self._found(keys)
-        held = found >= 0
-        if held.all():
-            return self._states(found)
-        states: list[Any] = [None] * len(keys)
-        places = held.nonzero()[0].tolist()
-        for place, state in zip(places, self._states(found[held]), strict=True):
-            states[place] = state
-        return states
-
-    def take(self, keys: Sequence[Any]) -> list[Any]:
-        states, found = self.many(keys), self._found(keys)
-        self.groups.take(found[found >= 0])
-        return states
 
     def held(self) -> Iterable[Any]:
         states = self.values()
@@ -219,29 +189,8 @@ class FigureStates(ManyValues):
     def __len__(self) -> int:
         return len(self.groups)
 
-    def __iter__(self) -> Iterator[Any]:
-        return self.groups.names(self.groups.live())
-
-    def __reversed__(self) -> Iterator[Any]:
-        return self.groups.names(self.groups.live()[::-1])
-
-    def values(self) -> Any:
-        """Return the states, in the order of the keys."""
-        return self._states(None)
-
-    def items(self) -> Any:
-        """Return (key, state) pairs."""
-        return list(zip(self, self.values(), strict=True))
-
     def __contains__(self, key: object) -> bool:
-        return bool(self._found([key])[0] >= 0)
-
-    def _states(self, ids: Any) -> list[Any]:
-        return self._shape.join(self.groups.states(ids))
-
-    def _found(self, keys: Sequence[Any]) -> Any:
-        """Return the id of each key, -1 of those without state."""
-        return ids_of(self.groups.find, keys)
+        return bool(ids_of(self.find, [key])[0] >= 0)  # a state may be None
 
 
 def pa_flags(flags: Any) -> pa.Array:

@@ -181,9 +181,3 @@ def longer(array: Array, capacity: int, absent: Any) -> Array:
 def picked(array: Array, ids: Array) -> Array:
     """Return the entries of ``ids`` alone."""
     return array[ids]
-
-
-def _indices(ids: Array) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(ids)

@@ -7,7 +7,7 @@ the caller then takes `Groups.states` into a dict and continues with rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,16 +43,16 @@ class Groups:
     [[2, 3], [6, 7]]
     >>> evening = Groups([agg.count(), agg.sum("price")])
     >>> evening.fold(pa.array(["eve", "ann"]), [None, pa.array([8, 9])])
-    >>> groups.merge(evening)
-    >>> groups.keys().to_pylist(), groups.states()                    # per aggregation, by key
+    >>> day = Groups.merged([groups, evening])
+    >>> day.keys().to_pylist(), day.states()                          # per aggregation, by key
     (['ann', 'bob', 'eve'], [[3, 3, 1], [16, 7, 8]])
 
-    ``fold`` adds rows; ``scan`` adds them and returns, per aggregation, the result after each row; ``merge`` adds what
-    comes after in another `Groups`; ``finish`` returns keys and results; ``states``, ``put`` and ``take`` exchange
+    ``fold`` adds rows; ``scan`` adds them and returns, per aggregation, the result after each row; ``merged``
+    adds what comes after in others; ``finish`` returns keys and results; ``states``, ``put`` and ``take`` exchange
     states with the row path. ``changed`` has a flag per id, set by what adds; who tracks changes clears it.
 
     Raises:
-        NotColumnar: at construction, if an aggregation has no arrays; of ``fold``, ``scan``, ``merge`` and ``put``,
+        NotColumnar: at construction, if an aggregation has no arrays; of ``fold``, ``scan``, ``merged`` and ``put``,
             if rows must do it: nothing has changed then.
     """
 
@@ -94,19 +94,6 @@ class Groups:
         results = [lane.scan(rows, of_lane) for lane, of_lane in zip(self._lanes, values, strict=True)]
         self._mark(rows.touched)
         return results
-
-    def merge(self, other: Groups) -> None:
-        """Add the states of ``other``, whose rows came after these."""
-        theirs = other.live()
-        keys = other.keys()
-        for lane, of_other in zip(self._lanes, other._lanes, strict=True):
-            lane.check_merge(of_other)
-        ids = self._grown(keys).ids
-        for lane, of_other in zip(self._lanes, other._lanes, strict=True):
-            lane.check_sums(of_other, ids, theirs)
-        for lane, of_other in zip(self._lanes, other._lanes, strict=True):
-            lane.merge(of_other, ids, theirs)
-        self._mark(ids)
 
     @staticmethod
     def merged(parts: Sequence[Groups]) -> Groups:
@@ -171,11 +158,6 @@ class Groups:
             live: Any = self.live()
             return self.index.keys() if len(live) == len(self.index) else self.index.keys(live)
         return self.index.keys(ids)
-
-    def names(self, ids: Array) -> Iterator[Any]:
-        """Yield the keys of ``ids`` as Python objects, of which few are there at a time."""
-        for start in range(0, len(ids), _TOGETHER):
-            yield from self.keys(ids[start : start + _TOGETHER]).to_pylist()
 
     def find(self, keys: pa.Array) -> Array:
         """Return the id of each of ``keys``; -1 of those without states. `NotColumnar` as of `GroupIndex.find`."""

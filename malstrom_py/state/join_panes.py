@@ -54,11 +54,12 @@ class JoinPanes(JoinSides):
     moment of a row is the start of its pane.
     """
 
-    __slots__ = ("_changed", "_kind", "_origin", "_span", "_spare", "_written", "columns", "rows")
+    __slots__ = ("_changed", "_kind", "_left", "_origin", "_span", "_spare", "_written", "columns", "rows")
 
     forms: ClassVar[frozenset[RowForm]] = frozenset((DICTS, SCALAR))
 
     def __init__(self, span: int = 1, origin: int = 0, tracked: Callable[[], bool] = lambda: False) -> None:
+        self._left: list[Any] = []  # changed keys of columns that have become rows
         super().__init__(tracked)
         self._span, self._origin = span, origin
         self.rows: dict[int, Pane] = {}
@@ -192,7 +193,7 @@ class JoinPanes(JoinSides):
 
     def as_rows(self) -> None:
         """Make rows of all panes of columns; what comes may then be columns of another kind."""
-        self._left = super().changed_keys()
+        self._left = self.changed_keys()
         sides = self.sides
         self.columns = {}
         self.clear()
@@ -224,7 +225,11 @@ class JoinPanes(JoinSides):
 
     @property
     def in_arrays(self) -> bool:
-        return not self.rows and super().in_arrays
+        return not self.rows and not self._left
+
+    def changed_keys(self) -> list[Any]:
+        left, self._left = self._left, []
+        return [*left, *(key for column in self.changed_columns() for key in column.to_pylist())]
 
     def note_keys(self, keys: pa.Array, starts: Array | None = None) -> None:
         """Note that the state of keys changes; in panes that start at ``starts``, until these close."""

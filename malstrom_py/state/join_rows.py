@@ -1,24 +1,24 @@
 """The state of a join by key, as columns: the rows of both streams, and what changed.
 
 Rule: there are columns as long as they hold what comes. What they do not hold raises `NotColumnar` before anything has
-changed; a subclass then keeps rows in dicts, and says when there are columns again.
+changed; then there are dicts: panes have their own, of other states `KeyedState.to_rows` makes one.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import DICTS, RowForm
 from malstrom_py.state.change_log import SlotsOf
-from malstrom_py.state.column_image import ColumnImage, storable
-from malstrom_py.state.group_index import GroupIndex, NotColumnar, ids_of
+from malstrom_py.state.column_image import ColumnImage
+from malstrom_py.state.group_index import GroupIndex, NotColumnar
 from malstrom_py.state.group_values import Array, longer
 from malstrom_py.state.join_image import Rows, fitted, image_of, plain_key, records_of, rows_in, with_gone
 from malstrom_py.state.kept_rows import SMALL, Block, Chosen, KeptRows
-from malstrom_py.state.many_values import ManyValues
+from malstrom_py.state.many_values import ArrayValues, ManyValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,14 +29,11 @@ Record = tuple[int, int, Any]
 _SPARE: Final = 4096
 """So many ids may belong to keys without state."""
 
-_PIECE: Final = 1024
-"""As many keys become Python objects together."""
-
 
 class JoinSides(ManyValues):
     """Key -> state, of which the rows are in ``sides``. ``tracked``: whether it is to be known which keys change."""
 
-    __slots__ = ("_left", "sides", "tracked")
+    __slots__ = ("sides", "tracked")
 
     small: ClassVar[tuple[int, int]] = (SMALL, SMALL)
     """See `KeptRows`, of each side."""
@@ -49,7 +46,6 @@ class JoinSides(ManyValues):
 
     def __init__(self, tracked: Callable[[], bool] = lambda: False) -> None:
         self.tracked = tracked
-        self._left: list[Any] = []
         self.clear()
 
     def clear(self) -> None:
@@ -77,10 +73,6 @@ class JoinSides(ManyValues):
     @abstractmethod
     def put(self, side: int, batch: ColumnBatch, moments: Array) -> None:
         """Keep rows that came with an image."""
-
-    @abstractmethod
-    def drop_keys(self, keys: pa.Array) -> None:
-        """Drop the state of keys that leave."""
 
     def is_live(self, side: int, block: Block) -> Array | None:
         """Return which rows of a block are state; None: all."""
@@ -117,14 +109,6 @@ class JoinSides(ManyValues):
 
     # What `ManyValues` asks of columns
 
-    @property
-    def in_arrays(self) -> bool:
-        return not self._left
-
-    def changed_keys(self) -> list[Any]:
-        left, self._left = self._left, []
-        return [*left, *(key for column in self.changed_columns() for key in column.to_pylist())]
-
     def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
         chosen = None if keys is None else self.among(keys)
         rows = [self._rows_of(side, chosen) for side in (0, 1)]
@@ -144,13 +128,6 @@ class JoinSides(ManyValues):
             return Rows(pa.array([], pa.large_string()), pa.array([], pa.int64()), none)
         moments = pa.array(self.stored_moments(side, block))
         return Rows(plain_key(block.batch.key_column), moments, block.batch.columns)
-
-    def take_image(self, keys: pa.Array) -> ColumnImage:
-        image = storable(self.image(keys, None))
-        if image is None:
-            raise NotColumnar("states of types that no column stores")
-        self.drop_keys(keys)
-        return image
 
     def put_image(self, image: ColumnImage) -> pa.Array:
         import pyarrow as pa
@@ -202,7 +179,7 @@ def _are_merged(columns: pa.RecordBatch) -> bool:
     return not any(pa.types.is_dictionary(kind) and columns.column(at).dictionary.null_count for at, kind in types)
 
 
-class JoinRows(JoinSides):
+class JoinRows(JoinSides, ArrayValues):
     """Rows of keys that have ids. ``by_id``: vectors by the id of a key, which grow with `ids`."""
 
     __slots__ = ("_full", "by_id", "index")
@@ -267,7 +244,7 @@ class JoinRows(JoinSides):
 
         new = np.full(len(self.index), -1, np.int32)
         new[live] = np.arange(len(live))
-        keys, by_id = self._keys_of(live), self.by_id
+        keys, by_id = self.keys_of(live), self.by_id
         self._number()
         self.ids(keys)
         for name, array in by_id.items():
@@ -275,8 +252,11 @@ class JoinRows(JoinSides):
         for kept in self.sides:
             kept.renumber(new)
 
-    def _keys_of(self, ids: Array) -> pa.Array:
+    def keys_of(self, ids: Array) -> pa.Array:
         return self.index.keys(ids)
+
+    def find(self, keys: pa.Array) -> Array:
+        return self.index.find(keys)
 
     def _chosen(self, ids: Array) -> Array:
         """Return a vector by id that is true for ``ids``, of which some may be -1."""
@@ -286,11 +266,11 @@ class JoinRows(JoinSides):
         chosen[ids] = True
         return chosen[:-1]
 
-    def changed_columns(self) -> list[pa.Array]:
+    def changed_ids(self) -> Array:
         changed = self.by_id["changed"]
-        ids = changed.nonzero()[0]
+        ids: Array = changed.nonzero()[0]
         changed[:] = False
-        return [self._keys_of(ids)] if len(ids) else []
+        return ids
 
     def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
         import numpy as np
@@ -298,12 +278,12 @@ class JoinRows(JoinSides):
         ids, slots = self.live_ids(), self.by_id["slot"]
         unknown = ids[slots[ids] < 0]
         if len(unknown):
-            slots[unknown] = slots_of(self._keys_of(unknown).to_pylist())
+            slots[unknown] = slots_of(self.keys_of(unknown).to_pylist())
         ids = ids[np.isin(slots[ids], list(wanted))]
-        return self._keys_of(ids), slots[ids].astype(np.int64)
+        return self.keys_of(ids), slots[ids].astype(np.int64)
 
-    def take_ids(self, ids: Array) -> None:
-        """Drop the state of keys that leave, of which some ids may be -1.
+    def drop_ids(self, ids: Array) -> None:
+        """Drop the state of keys that leave.
 
         They stay changed: the state of one may have ended since the last barrier, which nothing else notes.
         """
@@ -323,36 +303,13 @@ class JoinRows(JoinSides):
     def note_keys(self, keys: pa.Array) -> None:
         self.mark(self.ids(keys))
 
-    def drop_keys(self, keys: pa.Array) -> None:
-        self.take_ids(self.index.find(keys))
-
     # The mapping
 
-    def column_states(self, keys: Sequence[Any]) -> list[Any]:
-        """Return the states of ``keys`` that columns hold, None of those without."""
-        ids = ids_of(self.index.find, keys).tolist()
-        states = self._states(self._chosen(ids))
-        return [states.get(one) for one in ids]
+    def values_of(self, ids: Array) -> list[Any]:
+        chosen = self._chosen(ids)
+        states = self.states_of(lambda block: chosen[block.ids], lambda block: block.ids)
+        return [states.get(one) for one in ids.tolist()]
 
-    def _states(self, chosen: Array) -> dict[int, Any]:
-        """Return the states of the ``chosen`` ids, by id."""
-        return self.states_of(lambda block: chosen[block.ids], lambda block: block.ids)
-
-    def column_keys(self, *, backwards: bool = False) -> Iterator[Any]:
-        """Yield the keys with state in columns."""
-        live = self.live_ids()
-        for start in range(0, len(live), _PIECE):
-            piece = live[::-1][start : start + _PIECE] if backwards else live[start : start + _PIECE]
-            yield from self._keys_of(piece).to_pylist()
-
-    def column_items(self) -> list[tuple[Any, Any]]:
-        """Return (key, state) pairs of what is in columns."""
-        live = self.live_ids()
-        states = self._states(self._chosen(live))
-        return [(key, states[one]) for key, one in zip(self.column_keys(), live.tolist(), strict=True)]
-
-    def take_columns(self, keys: Sequence[Any]) -> list[Any]:
-        """Remove the states of ``keys`` from columns, and return them as `column_states` does."""
-        taken = self.column_states(keys)
-        self.take_ids(ids_of(self.index.find, keys))
-        return taken
+    def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        if keys:
+            raise NotColumnar("states of rows")

@@ -37,7 +37,7 @@ from malstrom_py.state.change_log import Changes, SlotsOf
 from malstrom_py.state.column_image import ColumnImage, states_of, storable
 from malstrom_py.state.expiry import Expiry
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
-from malstrom_py.state.many_values import ManyValues, Values
+from malstrom_py.state.many_values import ArrayValues, ManyValues, Values
 from malstrom_py.state.timers import Timers
 
 if TYPE_CHECKING:
@@ -52,15 +52,14 @@ class KeyedState:
     timers of keys, and ``clock_timers``: those of the runtime's clock, in ms. ``expiry``: until when states last; None:
     for ever.
 
-    ``arrays``, if the step may keep values in arrays: returns such a mapping without keys. ``rows_only``: values are in
-    a dict for the rest of the run, because arrays did not hold what came. ``entering``: returns the state that a dict
-    gets for a key, of one from arrays or from elsewhere.
+    ``arrays``, if the step may keep values in arrays: returns such a mapping without keys. ``entering``: returns the
+    state that a dict gets for a key, of one from arrays or from elsewhere.
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
 
     __slots__ = (
-        *("_aside", "_changes", "_codec", "_sent", "arrays", "clock_timers", "entering", "expiry", "step", "timers"),
-        *("__weakref__", "rows_only", "untried", "values"),
+        *("_aside", "_changes", "_codec", "_patience", "_rows", "_sent", "arrays", "clock_timers", "entering"),
+        *("__weakref__", "expiry", "step", "timers", "untried", "values"),
     )
 
     def __init__(self, step: str, codec: Codec) -> None:
@@ -71,18 +70,47 @@ class KeyedState:
         self._aside = KeptAside()
         self.values: Values = {}
         self.timers = Timers()
-        self.arrays: Callable[[], ManyValues] | None = None
-        self.rows_only = False
+        self.arrays: Callable[[], ArrayValues] | None = None
+        self._rows = 0  # of columns, since values changed between arrays and a dict
+        self._patience = 0
         self.entering: Callable[[Any, Any], Any] | None = None
         self.clock_timers = Timers()
         self.expiry: Expiry | None = None
         self.untried = False
 
-    def to_rows(self, *, only: bool = True) -> None:
-        """Keep the values in a dict, ``only`` there for the rest of the run."""
-        values, self.rows_only = self.values, self.rows_only or only
+    def may_be_arrays(self, rows: int) -> bool:
+        """Return whether ``rows`` that have come as columns may be added to arrays: call once for each batch.
+
+        Values in a dict stay there until as many rows have come as columns as there are values, and twice as many each
+        time that arrays have not lasted as long: so the change from one to the other costs little per row.
+        """
+        self._rows += rows
+        if isinstance(self.values, ManyValues):
+            return True
+        timed = self.expiry is not None or len(self.timers) or len(self.clock_timers)
+        if timed or self._rows < self._patience * len(self.values):
+            return False
+        self._patience, self._rows = max(1, 2 * self._patience), 0
+        return True
+
+    def to_arrays(self) -> Any:
+        """Keep the values in arrays, and return these. `NotColumnar` if `arrays` do not hold them."""
+        if not isinstance(self.values, ManyValues):
+            if self.arrays is None:
+                raise NotColumnar("a step without arrays")
+            made = self.arrays()
+            made.set_many(list(self.values), list(self.values.values()))
+            made.changed_ids()  # those of a dict have been noted
+            self.values = made
+        return self.values
+
+    def to_rows(self) -> None:
+        """Keep the values in a dict."""
+        values = self.values
         if isinstance(values, ManyValues):
-            self.values = {}
+            if self._rows >= self._patience * len(values):
+                self._patience = 1
+            self.values, self._rows = {}, 0
             self._enter(values.items())
             self.note(values.changed_keys())
 
@@ -223,11 +251,8 @@ class KeyedState:
         values = self._columns()
         if values is None:
             raise NotColumnar("states that are in a dict")
-        taken = values.take_image(keys)
-        self.note_column(taken.keys if taken.panes is None else taken.keys.unique())
-        image = storable(taken.without_absent()._replace(gone=None, gone_slots=None))
-        if image is None:
-            raise InternalError(f"step {self.step!r}: its arrays have a type that no column stores")
+        image = values.take_image(keys)
+        self.note_column(image.keys if image.panes is None else image.keys.unique())
         if not len(image.keys):
             return None
         return self._codec.encode_in_flight(column_artefact(image, delta=False), step=self.step)
@@ -443,7 +468,7 @@ class KeyedState:
     def _open_arrays(self) -> ManyValues | None:
         """Return the arrays that take an image; None if values are rows."""
         values = self._columns()
-        fixed = values is not None or self.values or self.expiry is not None or self.rows_only
+        fixed = values is not None or self.values or self.expiry is not None
         return values if fixed or self.arrays is None else self.arrays()
 
     def _written_columns(self, changes: Changes, barrier: AbsBarrier, remark: bytes) -> bytes | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.state.change_log import SlotsOf
-from malstrom_py.state.column_image import ColumnImage
-from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.column_image import ColumnImage, storable
+from malstrom_py.state.group_index import NotColumnar, ids_of
+from malstrom_py.state.group_values import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,17 +94,25 @@ class ManyValues(MutableMapping[Any, Any]):
         """Do as `changed_keys`, as columns; a key may be in several."""
         raise NotColumnar("values that are not in arrays")
 
-    def image(self, keys: pa.Array | None, slots_of: SlotsOf) -> ColumnImage:
-        """Return the values of ``keys``, None: of all; those without are gone. ``slots_of`` never changes."""
+    def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
+        """Return the values of ``keys``, None: of all; those without are gone. ``slots_of`` never changes; None: 0."""
         raise NotColumnar("values that are not in arrays")
 
     def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
         """Return the keys with state in ``wanted`` slots, and a vector of their slots. ``slots_of`` as of `image`."""
         raise NotColumnar("values that are not in arrays")
 
-    def take_image(self, keys: pa.Array) -> ColumnImage:
-        """Drop the values of ``keys``, and return them as `image` does. Their slots are 0."""
+    def drop_keys(self, keys: pa.Array) -> None:
+        """Drop the values of ``keys``, which an image has."""
         raise NotColumnar("values that are not in arrays")
+
+    def take_image(self, keys: pa.Array) -> ColumnImage:
+        """Drop the values of ``keys``, and return them in a `storable` image of one slot, in which no key is gone."""
+        image = storable(self.image(keys, None))
+        if image is None:
+            raise NotColumnar("states of types that no column stores")
+        self.drop_keys(keys)
+        return image._replace(gone=None, gone_slots=None)
 
     def put_image(self, image: ColumnImage) -> pa.Array:
         """Set the values of keys. Return those of the keys that have values already: then nothing is set.
@@ -110,6 +120,96 @@ class ManyValues(MutableMapping[Any, Any]):
         After `NotColumnar` nothing has changed.
         """
         raise NotColumnar("values that are not in arrays")
+
+
+_PIECE: Final = 1024
+"""As many keys become Python objects together."""
+
+
+class ArrayValues(ManyValues):
+    """Values in arrays, by the ids of keys, which ascend in the order in which the keys got a value.
+
+    A subclass says what the arrays hold; as a mapping it is what the dict of the row path would be.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def live_ids(self) -> Array:
+        """Return the ids of the keys with a value, ascending."""
+
+    @abstractmethod
+    def find(self, keys: pa.Array) -> Array:
+        """Return the id of each key, -1 if it has none. `NotColumnar` if arrays hold no such keys."""
+
+    @abstractmethod
+    def keys_of(self, ids: Array) -> pa.Array:
+        """Return the keys of ``ids``."""
+
+    @abstractmethod
+    def values_of(self, ids: Array) -> list[Any]:
+        """Return the values of ``ids``, None where there is none."""
+
+    @abstractmethod
+    def drop_ids(self, ids: Array) -> None:
+        """Drop the values of ``ids``. Other ids may then change."""
+
+    @abstractmethod
+    def changed_ids(self) -> Array:
+        """Return the ids of the keys whose values have changed since the last call."""
+
+    @property
+    def in_arrays(self) -> bool:
+        return True
+
+    def drop_keys(self, keys: pa.Array) -> None:
+        ids = self.find(keys)
+        self.drop_ids(ids[ids >= 0])
+
+    def changed_keys(self) -> list[Any]:
+        return list(chain.from_iterable(column.to_pylist() for column in self.changed_columns()))
+
+    def changed_columns(self) -> list[pa.Array]:
+        ids = self.changed_ids()
+        return [self.keys_of(ids)] if len(ids) else []
+
+    def many(self, keys: Sequence[Any]) -> list[Any]:
+        return self._values_at(ids_of(self.find, keys))
+
+    def _values_at(self, ids: Array) -> list[Any]:
+        there = ids >= 0
+        if there.all():
+            return self.values_of(ids)
+        values = iter(self.values_of(ids[there]))
+        return [next(values) if is_there else None for is_there in there.tolist()]
+
+    def take(self, keys: Sequence[Any]) -> list[Any]:
+        ids = ids_of(self.find, keys)
+        taken = self._values_at(ids)
+        self.drop_ids(ids[ids >= 0])
+        return taken
+
+    def __len__(self) -> int:
+        return len(self.live_ids())
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._names(self.live_ids())
+
+    def __reversed__(self) -> Iterator[Any]:
+        return self._names(self.live_ids()[::-1])
+
+    def _names(self, ids: Array) -> Iterator[Any]:
+        for start in range(0, len(ids), _PIECE):
+            yield from self.keys_of(ids[start : start + _PIECE]).to_pylist()
+
+    def values(self) -> Any:
+        """Return the values, in the order of the keys."""
+        return self.values_of(self.live_ids())
+
+    def items(self) -> Any:
+        """Return (key, value) pairs."""
+        ids = self.live_ids()
+        return list(zip(self._names(ids), self.values_of(ids), strict=True))
 
 
 Values = dict[Any, Any] | ManyValues

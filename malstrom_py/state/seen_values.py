@@ -8,13 +8,13 @@ arrays do not hold raises `NotColumnar`; `KeyedState.to_rows` then makes the dic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import ColumnKind
-from malstrom_py.state.group_index import GroupIndex, NotColumnar, ids_of, keys_as_column, plain_keys
+from malstrom_py.state.group_index import GroupIndex, NotColumnar, keys_as_column, plain_keys
 from malstrom_py.state.group_values import Array, longer
-from malstrom_py.state.many_values import ManyValues
+from malstrom_py.state.many_values import ArrayValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +27,7 @@ _NEAR: Final = 1 << (_VALUE_BITS - 1)
 _COMPACT_FROM: Final = 4096
 
 
-class SeenValues(ManyValues):
+class SeenValues(ArrayValues):
     """Key -> the set of values seen.
 
     >>> import pyarrow as pa
@@ -45,14 +45,6 @@ class SeenValues(ManyValues):
 
     def __init__(self) -> None:
         self._begin()
-
-    @classmethod
-    def of(cls, states: Mapping[Any, Any]) -> SeenValues:
-        """Return ``states``, which change no more. `NotColumnar` if arrays do not hold them."""
-        made = cls()
-        made.set_many(list(states), list(states.values()))
-        made._changed[:] = False
-        return made
 
     def _begin(self) -> None:
         import numpy as np
@@ -83,44 +75,30 @@ class SeenValues(ManyValues):
         self._changed[places[first]] = True
         return first
 
-    def changed_keys(self) -> list[Any]:
+    def live_ids(self) -> Array:
+        return _places(self._live)
+
+    def find(self, keys: pa.Array) -> Array:
+        """Return the place of each key, -1 of those without state."""
+        import numpy as np
+
+        ids = self._keys.find(keys)
+        return np.where(ids >= 0, self._place_of[ids], -1) if len(self._place_of) else np.full(len(keys), -1)
+
+    def keys_of(self, ids: Array) -> pa.Array:
+        return self._keys.keys(self._owners[ids])
+
+    def changed_ids(self) -> Array:
         places = _places(self._changed & self._live)
         self._changed[:] = False
-        return self._names(places)
+        return places
 
-    def many(self, keys: Sequence[Any]) -> list[Any]:
-        places = self._found(keys)
-        sets = iter(self._sets(places[places >= 0]))
-        return [next(sets) if there else None for there in (places >= 0).tolist()]
-
-    def take(self, keys: Sequence[Any]) -> list[Any]:
-        taken = self.many(keys)
-        places = self._found(keys)
-        self._drop(places[places >= 0])
-        return taken
+    @property
+    def in_arrays(self) -> bool:
+        return False  # no image has sets
 
     def clear(self) -> None:
         self._begin()
-
-    def __len__(self) -> int:
-        return int(self._live.sum())
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._names(_places(self._live)))
-
-    def __reversed__(self) -> Iterator[Any]:
-        return iter(list(self)[::-1])
-
-    def values(self) -> Any:
-        """Return the sets, in the order of the keys."""
-        return self._sets(_places(self._live))
-
-    def items(self) -> Any:
-        """Return (key, set) pairs."""
-        return list(zip(self, self.values(), strict=True))
-
-    def __contains__(self, key: object) -> bool:
-        return bool(self._found([key])[0] >= 0)
 
     def _codes(self, values: pa.Array) -> Array:
         """Return the code of each value. Raises like `GroupIndex.ids`."""
@@ -205,34 +183,19 @@ class SeenValues(ManyValues):
             places = self._place_of[key_ids]
         return places
 
-    def _names(self, places: Array) -> list[Any]:
-        """Return the keys of ``places``."""
-        names: list[Any] = self._keys.keys(self._owners[places]).to_pylist() if len(places) else []
-        return names
-
-    def _sets(self, places: Array) -> list[set[Any]]:
-        """Return the values seen in ``places``, which differ."""
+    def values_of(self, ids: Array) -> list[set[Any]]:
         import numpy as np
 
-        sets: list[set[Any]] = [set() for _ in places]
-        if len(places) and len(self._pairs):
+        sets: list[set[Any]] = [set() for _ in ids]
+        if len(ids) and len(self._pairs):
             order = np.full(self._places, -1)
-            order[places] = np.arange(len(places))
+            order[ids] = np.arange(len(ids))
             pairs = self._all_pairs()
             at = order[pairs >> _VALUE_BITS]
             values = self._values_of(pairs[at >= 0] & _OF_VALUE)
             for place, value in zip(at[at >= 0].tolist(), values.to_pylist(), strict=True):
                 sets[place].add(value)
         return sets
-
-    def _found(self, keys: Sequence[Any]) -> Array:
-        """Return the place of each key, -1 of those without state."""
-        import numpy as np
-
-        if not keys or not len(self._place_of):
-            return np.full(len(keys), -1)
-        ids = ids_of(self._keys.find, keys)
-        return np.where(ids >= 0, self._place_of[ids], -1)
 
     def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
         import numpy as np
@@ -243,19 +206,22 @@ class SeenValues(ManyValues):
         codes = self._codes(keys_as_column([value for seen in values for value in seen]))
         key_ids = self._keys.ids(keys_as_column(keys))
         there = self._place_of[key_ids[key_ids < len(self._place_of)]]
-        self._drop(there[there >= 0], compact=False)
+        self._drop(there[there >= 0])
         places = self._placed(key_ids)
         each = np.repeat(places, list(map(len, values)))
         self._pairs.ids(pa.array((each << _VALUE_BITS) | codes))
         self._changed[places] = True
 
-    def _drop(self, places: Array, *, compact: bool = True) -> None:
-        """Forget ``places``. Their pairs remain until most are of no use: the cost per key stays constant."""
+    def drop_ids(self, ids: Array) -> None:
+        """Forget places. Their pairs remain until most are of no use: the cost per key stays constant."""
+        self._drop(ids)
+        if self._places > _COMPACT_FROM and 2 * len(self) < self._places:
+            self._compact()
+
+    def _drop(self, places: Array) -> None:
         self._place_of[self._owners[places]] = -1
         self._live[places] = False
         self._changed[places] = False
-        if compact and self._places > _COMPACT_FROM and 2 * len(self) < self._places:
-            self._compact()
 
     def _compact(self) -> None:
         import numpy as np

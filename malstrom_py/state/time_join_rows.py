@@ -6,7 +6,7 @@ anything has changed; `KeyedState.to_rows` then makes the dict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from malstrom_py.data.batch import ColumnBatch
@@ -60,34 +60,6 @@ class TimeJoinRows(JoinRows):
     def drop(self, chosen: Array) -> None:
         for kept in self.sides:
             kept.take(lambda block: chosen[block.ids])
-
-    @property
-    def in_arrays(self) -> bool:
-        return True
-
-    # The mapping
-
-    def items(self) -> Any:
-        """Return (key, state) pairs."""
-        return self.column_items()
-
-    def many(self, keys: Sequence[Any]) -> list[Any]:
-        return self.column_states(keys)
-
-    def take(self, keys: Sequence[Any]) -> list[Any]:
-        return self.take_columns(keys)
-
-    def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        raise NotColumnar("states of rows")
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.column_keys()
-
-    def __reversed__(self) -> Iterator[Any]:
-        return self.column_keys(backwards=True)
-
-    def __len__(self) -> int:
-        return len(self.live_ids())
 
 
 class Joined(NamedTuple):

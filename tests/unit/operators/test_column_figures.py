@@ -25,7 +25,7 @@ from malstrom_py.operators.final import Final
 from malstrom_py.operators.keyed import StatefulOperator, expiring
 from malstrom_py.rescale.slots import StableSlots
 from malstrom_py.state.artefact import Opened, contents, entries_in, is_delta, merged
-from malstrom_py.state.figure_states import FigureStates
+from malstrom_py.state.figure_states import FigureStates, shape_of_one
 from malstrom_py.state.seen_values import SeenValues
 from malstrom_py.state.top_lane import top
 from malstrom_py.testing import CapturingPersistenceBackend
@@ -188,9 +188,23 @@ def test_rows_take_over_where_arrays_end(name: str, form: str) -> None:
     assert not in_arrays(step)
     by_rows.push(rows(["a"], [1]), Batch(list(other.values), keys=list(other.keys or [])))
     assert step.rows() == by_rows.rows()
-    if name != "sum":
-        step.push(columns(["a"], [1], pa.int64()))
-        assert not in_arrays(step)
+
+
+@pytest.mark.parametrize("name", ["mean", "distinct", "top_n"])
+def test_states_are_arrays_again_once_as_many_rows_have_come_as_columns(name: str) -> None:
+    """And twice as many where arrays have not lasted as long."""
+    step, by_rows = Stepped(ALL[name]), Stepped(ALL[name])
+    first, some, more = (
+        columns(list(keys), list(range(len(keys))), pa.int64()) for keys in ("abcdefgh", "ab", "abcdefg")
+    )
+    other, forms = rows(["a"], [5]), []
+    for batch in (first, other, some, more, some, other, some, more, more, other, more, more, more):
+        step.push(batch)
+        by_rows.push(Batch(list(batch.values), keys=list(batch.keys or [])))
+        forms.append(in_arrays(step))
+        assert shown(step) == shown(by_rows)
+    assert step.rows() == by_rows.rows()
+    assert "".join("-+"[one] for one in forms) == "+--++---+----"
 
 
 def test_a_state_of_rows_becomes_arrays_with_the_first_columns() -> None:
@@ -389,7 +403,7 @@ def test_a_chain_with_a_key_in_another_form_is_continued_as_rows() -> None:
     state.note([1.0])
     state.values.update({1.0: 5})
     chain = [state.artefact(AbsBarrier("s1", CapturingPersistenceBackend()))]
-    values = FigureStates([agg.sum()], operator_of(Stepped(Sum))._over_columns._shape)  # type: ignore[attr-defined]
+    values = FigureStates([agg.sum()], shape_of_one())
     values.update({1: 5})
     state.values = values
     chain.append(state.artefact(AbsBarrier("s2", CapturingPersistenceBackend(), "s1")))

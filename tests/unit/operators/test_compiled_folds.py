@@ -204,6 +204,18 @@ def test_odd_values_are_those_of_rows(name: str, fold: str) -> None:
     assert ones.counters.skipped == others.counters.skipped
 
 
+def test_states_are_arrays_again_after_one_batch_among_many_that_only_rows_do() -> None:
+    fn, default = FOLDS["largest"]
+    ones, others = (Stepped(partial(Fold, fn=fn, default=default)) for _ in range(2))
+    for turn in range(12):
+        batch = columns(list("abcd"), v=[float(turn), 2.5, 3.5, math.nan if turn == 5 else 4.5])
+        ones.push(batch)
+        others.push(Batch(batch.values, keys=batch.keys))
+        assert isinstance(states(ones), FigureStates) == (turn != 5)
+    assert same(ones.rows(), others.rows())
+    assert same(dict(states(ones).items()), states(others))
+
+
 def test_what_a_function_reads_from_outside_may_change() -> None:
     more = {"n": 1}
     step = Stepped(partial(Fold, fn=lambda total, row: total + row["v"] * more["n"], default=int))

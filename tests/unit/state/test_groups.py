@@ -112,7 +112,7 @@ def test_groups_are_the_row_path(data: st.DataObject) -> None:
                     copy = Groups(aggs)
                     copy.put(later.keys().to_pylist(), later.states())
                     later = copy
-                groups.merge(later)
+                groups = Groups.merged([groups, later])
         except NotColumnar:
             assert same(groups.states()) == before
             return

@@ -48,7 +48,9 @@ def test_batches_and_what_leaves_are_as_in_a_dict(
         assert seen.take(leave) == [oracle.pop(key) for key in leave]
         assert dict(seen) == oracle
         assert list(seen) == list(oracle)
-    assert dict(SeenValues.of(dict(seen))) == oracle
+    again = SeenValues()
+    again.set_many(list(seen), seen.values())
+    assert dict(again) == oracle
 
 
 def test_values_far_from_the_first_integer_get_ids_once() -> None:
