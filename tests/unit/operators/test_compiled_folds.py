@@ -205,7 +205,7 @@ def test_odd_values_are_those_of_rows(name: str, fold: str) -> None:
 
 
 def test_states_are_arrays_again_after_one_batch_among_many_that_only_rows_do() -> None:
-    fn, default = FOLDS["largest"]
+    fn, default = FOLDS["largest or none"]
     ones, others = (Stepped(partial(Fold, fn=fn, default=default)) for _ in range(2))
     for turn in range(12):
         batch = columns(list("abcd"), v=[float(turn), 2.5, 3.5, math.nan if turn == 5 else 4.5])
