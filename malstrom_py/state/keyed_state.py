@@ -37,7 +37,7 @@ from malstrom_py.state.change_log import Changes, SlotsOf
 from malstrom_py.state.column_image import ColumnImage, states_of, storable
 from malstrom_py.state.expiry import Expiry
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
-from malstrom_py.state.many_values import ArrayValues, ManyValues, Values
+from malstrom_py.state.many_values import ManyValues, StepValues
 from malstrom_py.state.timers import Timers
 
 if TYPE_CHECKING:
@@ -47,83 +47,47 @@ Migrate = Callable[[Any, Any], Any]
 """Key and state -> the state with which the job resumes; None drops the key."""
 
 
-class KeyedState:
-    """The state of ``step``. ``values``: key -> state, a dict or what works as one; ``timers``: the
-    timers of keys, and ``clock_timers``: those of the runtime's clock, in ms. ``expiry``: until when states last; None:
-    for ever.
-
-    ``arrays``, if the step may keep values in arrays: returns such a mapping without keys. ``entering``: returns the
-    state that a dict gets for a key, of one from arrays or from elsewhere.
+class KeyedState(StepValues):
+    """The state of ``step``: its values, and the ``timers`` of keys; ``clock_timers``: those of the runtime's clock, in
+    ms. ``expiry``: until when states last; None: for ever.
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
 
     __slots__ = (
-        *("_aside", "_changes", "_codec", "_patience", "_rows", "_sent", "arrays", "clock_timers", "entering"),
-        *("__weakref__", "expiry", "step", "timers", "untried", "values"),
+        *("_aside", "_changes", "_codec", "_sent", "clock_timers", "expiry", "step", "timers", "untried"),
+        "__weakref__",
     )
 
     def __init__(self, step: str, codec: Codec) -> None:
+        super().__init__()
         self.step = step
         self._codec = codec
         self._changes: Changes | None = None
         self._sent: SentKeys | None = None
         self._aside = KeptAside()
-        self.values: Values = {}
         self.timers = Timers()
-        self.arrays: Callable[[], ArrayValues] | None = None
-        self._rows = 0  # of columns, since values changed between arrays and a dict
-        self._patience = 0
-        self.entering: Callable[[Any, Any], Any] | None = None
         self.clock_timers = Timers()
         self.expiry: Expiry | None = None
         self.untried = False
 
-    def may_be_arrays(self, rows: int) -> bool:
-        """Return whether ``rows`` that have come as columns may be added to arrays: call once for each batch.
-
-        Values in a dict stay there until as many rows have come as columns as there are values, and twice as many each
-        time that arrays have not lasted as long: so the change from one to the other costs little per row.
-        """
-        self._rows += rows
-        if isinstance(self.values, ManyValues):
-            return True
-        timed = self.expiry is not None or len(self.timers) or len(self.clock_timers)
-        if timed or self._rows < self._patience * len(self.values):
-            return False
-        self._patience, self._rows = max(1, 2 * self._patience), 0
-        return True
-
-    def to_arrays(self) -> Any:
-        """Keep the values in arrays, and return these. `NotColumnar` if `arrays` do not hold them."""
-        if not isinstance(self.values, ManyValues):
-            if self.arrays is None:
-                raise NotColumnar("a step without arrays")
-            made = self.arrays()
-            made.set_many(list(self.values), list(self.values.values()))
-            made.changed_ids()  # those of a dict have been noted
-            self.values = made
-        return self.values
-
-    def to_rows(self) -> None:
-        """Keep the values in a dict."""
-        values = self.values
-        if isinstance(values, ManyValues):
-            if self._rows >= self._patience * len(values):
-                self._patience = 1
-            self.values, self._rows = {}, 0
-            self._enter(values.items())
-            self.note(values.changed_keys())
+    @property
+    def has_times(self) -> bool:
+        return len(self.timers) > 0 or len(self.clock_timers) > 0 or self.expiry is not None
 
     def keys(self) -> set[Any]:
         """Return the keys with state: a value that is not None, or a timer."""
-        return {*self._with_values(), *self._woken()}
+        return {*self.with_values(), *self._woken()}
 
     def expire(self, limit: int) -> None:
         """Drop the states that last until ``limit`` at most. Requires `expiry`."""
+        expiry = self._lasting()
+        self.note(expiry.undated)
+        self.end(expiry.expired(limit))
+
+    def _lasting(self) -> Expiry:
         if self.expiry is None:
             raise InternalError(f"step {self.step!r}: its state does not expire")
-        self.note(self.expiry.undated)
-        self.end(self.expiry.expired(limit))
+        return self.expiry
 
     def end(self, keys: Collection[Any]) -> None:
         """Drop the states of ``keys``, whose time to live has ended."""
@@ -138,9 +102,7 @@ class KeyedState:
 
     def touch(self, keys: Sequence[Any], times: Sequence[int]) -> None:
         """Let the states of ``keys`` last from these times on. `note` was called for the keys. Requires `expiry`."""
-        expiry, values = self.expiry, self.values
-        if expiry is None:
-            raise InternalError(f"step {self.step!r}: its state does not expire")
+        expiry, values = self._lasting(), self.values
         expiry.touch(keys, times)
         if len(expiry.until) + len(expiry.undated) != len(values):  # some keys have no state any more
             expiry.forget([key for key in set(keys) if values.get(key) is None])
@@ -154,6 +116,11 @@ class KeyedState:
         """Track which keys change, and persist keyed artefacts, by the slots that ``slots_of`` returns."""
         self._changes = Changes(slots_of)
         self.untried = True
+
+    def _tracking(self) -> Changes:
+        if self._changes is None:
+            raise InternalError(f"step {self.step!r}: its state is not tracked")
+        return self._changes
 
     def try_first(self) -> None:
         """Encode the oldest and the newest state as a snapshot does, once, as soon as a key has state.
@@ -174,7 +141,7 @@ class KeyedState:
         if self._sent is not None:
             keys = list(keys)
             self._sent.changed.update(keys)
-        if changes is not None and changes.noted is not None:
+        if changes is not None:
             changes.note(keys, self.values)
             self._note_timers(changes)
 
@@ -220,11 +187,11 @@ class KeyedState:
         # Records wait while the keys that leave are looked up, or all are listed: avoid Python code per key.
         if isinstance(predicate, AnyOf):
             keys = list(predicate.keys)
-            found.update(compress(keys, map(is_not, self._values_of(keys), repeat(None))))
+            found.update(compress(keys, map(is_not, self.values_of(keys), repeat(None))))
             for timers in filter(len, (self.timers, self.clock_timers)):
                 found.update(filter(timers.keys().__contains__, keys))
         elif predicate is every_key:
-            found.update(self._with_values())
+            found.update(self.with_values())
             found.update(self._woken())
         else:
             found.update(filter(predicate, self.keys()))
@@ -261,7 +228,7 @@ class KeyedState:
         taken, values, times = self._taken_out(keys)
         return self._codec.encode_states_in_flight(taken, values, times, step=self.step) if taken else None
 
-    def _taken_out(self, taken: list[Any]) -> tuple[list[Any], list[Any], dict[Any, Times]]:
+    def _taken_out(self, taken: list[Any]) -> tuple[Sequence[Any], list[Any], dict[Any, Times]]:
         """Remove the state of these keys, and return the keys that have some, their values and their times."""
         known = self.values
         values = known.take(taken) if isinstance(known, ManyValues) else list(map(known.pop, taken, repeat(None)))
@@ -272,11 +239,9 @@ class KeyedState:
                     timers.take(key)
         if self.expiry is not None:
             self.expiry.forget(taken)
-        if any(map(is_, values, repeat(None))):
-            held = [value is not None or key in times for key, value in zip(taken, values, strict=True)]
-            taken, values = list(compress(taken, held)), list(compress(values, held))
-        self.note(taken)
-        return taken, values, times
+        held, values = _with_state(taken, values, times)
+        self.note(held)
+        return held, values, times
 
     @property
     def goes_ahead(self) -> bool:
@@ -291,10 +256,9 @@ class KeyedState:
         if self._sent is None or not self._sent.is_of(self.values):
             self._sent = SentKeys(self.values)
             self.timers.stirred = self.clock_timers.stirred = self._sent.changed
-        values = self._values_of(keys)
+        values = self.values_of(keys)
         times = self._times_of(keys, values)
-        held = [value is not None or key in times for key, value in zip(keys, values, strict=True)]
-        keys, values = list(compress(keys, held)), list(compress(values, held))
+        keys, values = _with_state(keys, values, times)
         self._sent.sent(keys)
         return self._codec.encode_states_in_flight(keys, values, times, step=self.step) if keys else None
 
@@ -341,9 +305,7 @@ class KeyedState:
 
     def artefact(self, barrier: AbsBarrier, *, remark: bytes = b"") -> bytes:
         """Return a keyed artefact of the changes since the barrier's parent, or of all state (S2). Requires `track`."""
-        changes = self._changes
-        if changes is None:
-            raise InternalError(f"step {self.step!r}: its state is not tracked")
+        changes = self._tracking()
         made = self._written_columns(changes, barrier, remark)
         if made is not None:
             return made
@@ -388,10 +350,7 @@ class KeyedState:
 
     def continue_chain(self, snapshot: str) -> None:
         """Write the next artefact as changes since ``snapshot``, whose state is the installed one. Requires `track`."""
-        changes = self._changes
-        if changes is None:
-            raise InternalError(f"step {self.step!r}: its state is not tracked")
-        columns = self._columns()
+        changes, columns = self._tracking(), self._columns()
         changes.continued(snapshot, [] if columns is not None else self._held())
         if columns is not None:
             columns.changed_columns()
@@ -418,7 +377,7 @@ class KeyedState:
         for _, key, value, times in entries_in([state], self._codec, step=self.step):
             if owned(key):
                 if value is not None:
-                    self._set([key], [value])
+                    self.set_values([key], [value])
                 self._take_times([key], [value], {key: times})
 
     def sampled_bytes(self, keys_max: int, bytes_max: int) -> tuple[int, int]:
@@ -430,7 +389,7 @@ class KeyedState:
         sampled, size = 0, 0
         while sampled < len(keys) and size < bytes_max:
             some_keys = keys[sampled : 2 * sampled + 1]  # of arrays a state is made only if it is measured
-            some = [[key, value, []] for key, value in zip(some_keys, self._values_of(some_keys), strict=True)]
+            some = [[key, value, []] for key, value in zip(some_keys, self.values_of(some_keys), strict=True)]
             try:
                 size += self._size_of(some)
             except Exception:  # by the user's own types: no job fails because of figures for people
@@ -462,8 +421,7 @@ class KeyedState:
     def _columns(self) -> ManyValues | None:
         """Return the values if they are in arrays, and there are no times of keys."""
         values = self.values
-        timed = len(self.timers) or len(self.clock_timers) or self.expiry is not None
-        return values if isinstance(values, ManyValues) and values.in_arrays and not timed else None
+        return values if isinstance(values, ManyValues) and values.in_arrays and not self.has_times else None
 
     def _open_arrays(self) -> ManyValues | None:
         """Return the arrays that take an image; None if values are rows."""
@@ -509,23 +467,9 @@ class KeyedState:
 
     def _held(self) -> list[Any]:
         """Return the keys with state, in the order in which they got it (that of a set differs by process)."""
-        held = list(self._with_values())
+        held = list(self.with_values())
         woken = list(dict.fromkeys(self._woken()))
-        return [*held, *compress(woken, map(is_, self._values_of(woken), repeat(None)))]
-
-    def _with_values(self) -> Iterable[Any]:
-        """Return the keys that have a value."""
-        values = self.values
-        if isinstance(values, ManyValues):
-            return values.held()
-        if not any(map(is_, values.values(), repeat(None))):
-            return values
-        return compress(values, map(is_not, values.values(), repeat(None)))
-
-    def _values_of(self, keys: Sequence[Any]) -> list[Any]:
-        """Return the values of ``keys``, None for a key without one."""
-        values = self.values
-        return values.many(keys) if isinstance(values, ManyValues) else list(map(values.get, keys))
+        return [*held, *compress(woken, map(is_, self.values_of(woken), repeat(None)))]
 
     def _woken(self) -> Iterator[Any]:
         """Return the keys with timers; one with timers of both kinds comes twice."""
@@ -567,17 +511,14 @@ class KeyedState:
     def _written(self, changes: Changes, keys: list[Any], *, full: bool, remark: bytes) -> bytes | None:
         """Return an artefact of ``keys``; None if it must be a full one (`Changes.names`)."""
         codec, step = self._codec, self.step
-        gone: list[Any] = []
-        values = self._values_of(keys)
+        values = self.values_of(keys)
         times = self._times_of(keys, values)
-        if any(map(is_, values, repeat(None))):
-            there = [value is not None or key in times for key, value in zip(keys, values, strict=True)]
-            gone = [key for key, stays in zip(keys, there, strict=True) if not stays]
-            keys, values = list(compress(keys, there)), list(compress(values, there))
-        names = changes.names([*keys, *gone], len(self.values), full=full)
+        held, values = _with_state(keys, values, times)
+        gone = _without(keys, held) if len(held) < len(keys) else []
+        names = changes.names([*held, *gone], len(self.values), full=full)
         if names is None:
             return None
-        entries = encoded_entries(codec, keys, values, times, step=step)
+        entries = encoded_entries(codec, held, values, times, step=step)
         entries += repeat(b"", len(gone))
         forms = codec.encode_each_at_rest(names, step=step, keys=names)
         return artefact(by_slot(changes.slots_of(names), forms, entries), delta=not full, note=remark)
@@ -588,29 +529,22 @@ class KeyedState:
         for key in held:
             raise InternalError(f"step {self.step!r}: state of key {shown(key)} was {how}")
         self.note(keys)
-        self._set(keys, values)
+        self.set_values(keys, values)
         self._take_times(keys, values, times)
-
-    def _set(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        if isinstance(self.values, ManyValues):
-            try:
-                self.values.set_many(keys, values)
-            except NotColumnar:
-                self.to_rows()
-            else:
-                return
-        self._enter(zip(keys, values, strict=True))
-
-    def _enter(self, states: Iterable[tuple[Any, Any]]) -> None:
-        """Set states in a dict, by key."""
-        entering = self.entering
-        self.values.update(states if entering is None else [(key, entering(key, state)) for key, state in states])
 
 
 def _without(keys: Iterable[Any], others: Iterable[Any]) -> list[Any]:
     """Return the rest of ``keys``, in their order."""
     left_out = set(others)
     return [key for key in keys if key not in left_out]
+
+
+def _with_state(keys: Sequence[Any], values: list[Any], times: Mapping[Any, Times]) -> tuple[Sequence[Any], list[Any]]:
+    """Return those of ``keys`` that have a value, of ``values``, or times; and their values."""
+    if not any(map(is_, values, repeat(None))):
+        return keys, values
+    held = [value is not None or key in times for key, value in zip(keys, values, strict=True)]
+    return list(compress(keys, held)), list(compress(values, held))
 
 
 def _migrated(image: SlotImage, migrate: Migrate) -> SlotImage:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
-from itertools import chain
+from itertools import chain, compress, repeat
+from operator import is_, is_not
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.state.change_log import SlotsOf
@@ -214,3 +215,94 @@ class ArrayValues(ManyValues):
 
 Values = dict[Any, Any] | ManyValues
 """The values of a step by key: in a dict, or as the step keeps them."""
+
+
+class StepValues:
+    """The ``values`` of a step by key: in arrays while batches are columns and arrays hold them, or in a dict.
+
+    ``arrays``, if the step may keep values in arrays: returns such a mapping without keys. ``entering``: returns the
+    state that a dict gets for a key, of one from arrays or from elsewhere.
+    """
+
+    __slots__ = ("_patience", "_rows", "arrays", "entering", "values")
+
+    def __init__(self) -> None:
+        self.values: Values = {}
+        self.arrays: Callable[[], ArrayValues] | None = None
+        self.entering: Callable[[Any, Any], Any] | None = None
+        self._rows = 0  # of columns, since values changed between arrays and a dict
+        self._patience = 0
+
+    @property
+    def has_times(self) -> bool:
+        """Whether keys may have timers, or an end: those are known by key, so that values are in a dict."""
+        raise NotImplementedError
+
+    def note(self, keys: Iterable[Any]) -> None:
+        """Note that the values of ``keys`` may change, or have changed."""
+        raise NotImplementedError
+
+    def may_be_arrays(self, rows: int) -> bool:
+        """Return whether ``rows`` that have come as columns may be added to arrays: call once for each batch.
+
+        Values in a dict stay there until as many rows have come as columns as there are values, and twice as many each
+        time that arrays have not lasted as long: so the change from one to the other costs little per row.
+        """
+        self._rows += rows
+        if isinstance(self.values, ManyValues):
+            return True
+        if self.has_times or self._rows < self._patience * len(self.values):
+            return False
+        self._patience, self._rows = max(1, 2 * self._patience), 0
+        return True
+
+    def to_arrays(self) -> Any:
+        """Keep the values in arrays, and return these. `NotColumnar` if `arrays` do not hold them."""
+        if not isinstance(self.values, ManyValues):
+            if self.arrays is None:
+                raise NotColumnar("a step without arrays")
+            made = self.arrays()
+            made.set_many(list(self.values), list(self.values.values()))
+            made.changed_ids()  # those of a dict have been noted
+            self.values = made
+        return self.values
+
+    def to_rows(self) -> None:
+        """Keep the values in a dict."""
+        values = self.values
+        if isinstance(values, ManyValues):
+            if self._rows >= self._patience * len(values):
+                self._patience = 1
+            self.values, self._rows = {}, 0
+            self._enter(values.items())
+            self.note(values.changed_keys())
+
+    def with_values(self) -> Iterable[Any]:
+        """Return the keys that have a value."""
+        values = self.values
+        if isinstance(values, ManyValues):
+            return values.held()
+        if not any(map(is_, values.values(), repeat(None))):
+            return values
+        return compress(values, map(is_not, values.values(), repeat(None)))
+
+    def values_of(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the values of ``keys``, None for a key without one."""
+        values = self.values
+        return values.many(keys) if isinstance(values, ManyValues) else list(map(values.get, keys))
+
+    def set_values(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        """Set the values of ``keys``."""
+        if isinstance(self.values, ManyValues):
+            try:
+                self.values.set_many(keys, values)
+            except NotColumnar:
+                self.to_rows()
+            else:
+                return
+        self._enter(zip(keys, values, strict=True))
+
+    def _enter(self, states: Iterable[tuple[Any, Any]]) -> None:
+        """Set states in a dict, by key."""
+        entering = self.entering
+        self.values.update(states if entering is None else [(key, entering(key, state)) for key, state in states])
