@@ -25,7 +25,7 @@ from bench.micro import machine
 from bench.micro.__main__ import show
 from bench.micro.timing import interleave, ratios, spread
 from bench.micro.workloads import Check
-from malstrom_py import sources
+from malstrom_py import sources, windows
 
 Stream = Any
 COLUMNS, ROWS, POLARS = "columns", "rows", "polars"
@@ -50,9 +50,23 @@ def near(span: int) -> Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]:
     return pairs
 
 
+def sessions(gap: int) -> Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]:
+    """Pairs of one session: of rows of a key that are less than ``gap`` apart."""
+
+    def pairs(lefts: pl.DataFrame, rights: pl.DataFrame) -> pl.DataFrame:
+        both = pl.concat([lefts.with_columns(side=0), rights.with_columns(side=1)]).sort("key", "time")
+        far = (pl.col("time").diff() >= gap) | (pl.col("key").diff() != 0)
+        left, right = both.with_columns(session=far.fill_null(True).cum_sum()).partition_by("side", maintain_order=True)
+        return left.join(right, on="session", suffix="_right")
+
+    return pairs
+
+
 JOINS: Final = (
     Join("interval", 1_000, lambda a, b: a.join_interval("j", b, lower=-2_000, upper=0), near(2_000)),
     Join("interval", 100_000, lambda a, b: a.join_interval("j", b, lower=-100_000, upper=0), near(100_000)),
+    Join("session", 1_000, lambda a, b: a.join("j", b, window=windows.session(2_000)), sessions(2_000)),
+    Join("session", 100_000, lambda a, b: a.join("j", b, window=windows.session(100_000)), sessions(100_000)),
     Join("as of", 1_000, lambda a, b: a.join_asof("j", b, how="inner"), lambda a, b: asof(a, b, "backward")),
     Join(
         *("nearest", 100_000, lambda a, b: a.join_asof("j", b, how="inner", direction="nearest")),

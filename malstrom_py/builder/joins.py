@@ -13,7 +13,7 @@ from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.data.time import Unit
 from malstrom_py.errors import PlanError
 from malstrom_py.operators.base import OperatorFactory
-from malstrom_py.operators.join import Direction, How, Pair, SessionJoin
+from malstrom_py.operators.join import Direction, How, Pair
 from malstrom_py.operators.window_join import WindowJoin
 from malstrom_py.validation import check_name
 from malstrom_py.windows import Session, Sliding, Span, Windows, whole_span
@@ -84,6 +84,8 @@ class Joins(StreamBuilder[K, V_co]):
         unit = self._timed_unit(name, "join", right)
         factory: OperatorFactory
         if isinstance(window, Session):
+            from malstrom_py.operators.session_join import SessionJoin  # jobs are defined without the joins they lack
+
             factory = partial(SessionJoin, how=how, gap=window.in_unit(unit, name))
         else:
             size, step, origin = window.in_unit(unit, name)

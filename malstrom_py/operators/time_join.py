@@ -202,16 +202,12 @@ class IntervalJoin(TimeJoin):
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self.unmatched.arrived(side, batch)
-        joined = self.in_columns(batch, partial(self._join_columns, side))
+        joined: Joined | None = self.in_columns(batch, lambda columns: self.state.to_arrays().join(side, columns))
         if joined is None:
             self._join_rows(side, batch, out)
         elif joined.found:
             self.unmatched.right()
             out.send(_pairs_found(side, joined))
-
-    def _join_columns(self, side: int, batch: ColumnBatch) -> Joined:
-        rows: IntervalRows = self.state.to_arrays()
-        return rows.join(side, batch)
 
     def end_columns(self, reached: int, out: Outlet) -> bool:
         rows = self.state.values
@@ -376,13 +372,8 @@ class AsofJoin(TimeJoin):
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self.unmatched.arrived(side, batch)
-        if self.in_columns(batch, partial(self._add_columns, side)) is None:
+        if self.in_columns(batch, lambda columns: self.state.to_arrays().add(side, columns)) is None:
             self._add_rows(side, batch)
-
-    def _add_columns(self, side: int, batch: ColumnBatch) -> bool:
-        rows: AsofRows = self.state.to_arrays()
-        rows.add(side, batch)
-        return True
 
     def end_columns(self, reached: int, out: Outlet) -> bool:
         rows = self.state.values

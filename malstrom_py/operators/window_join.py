@@ -16,7 +16,7 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.data.row_form import form_of
 from malstrom_py.operators.base import Outlet, StepContext, weakly
-from malstrom_py.operators.join import How, Pair, count_alone, pairs_of
+from malstrom_py.operators.join import How, Pair, count_pairs, pairs_of
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
 from malstrom_py.operators.unmatched import Unmatched
 from malstrom_py.state.group_index import GroupIndex
@@ -139,7 +139,7 @@ class WindowJoin(StatefulOperator):
         panes = [self._panes.rows_at(pane) for pane in inside]
         lefts, rights = (_merged([pane[side] for pane in panes]) for side in (0, 1))
         keys, pairs, alone = _rows_joined(lefts, rights, self._how)
-        self._count(len(pairs), alone)
+        count_pairs(self._unmatched, self._how, len(pairs), alone)
         time = min(start + self._size, MAX_EPOCH) - 1
         out.send(Batch(pairs, keys=keys, timestamps=[time] * len(pairs)))
         for pane in inside:
@@ -158,15 +158,10 @@ class WindowJoin(StatefulOperator):
         if self._size > self._step:  # a window has several panes
             left, right = (block and replace(block, moments=block.moments * 0 + first) for block in (left, right))
         columns, keys, starts, alone = joined((left, right), [kept.kind for kept in self._panes.sides], self._how)
-        self._count(columns.num_rows, alone)
+        count_pairs(self._unmatched, self._how, columns.num_rows, alone)
         if columns.num_rows:
             times = pa.array(np.minimum(starts, MAX_EPOCH - self._size) + (self._size - 1))
             out.send(ColumnBatch(columns, key_column=keys, time_column=times, form=form_of(Pair)))
-
-    def _count(self, sent: int, alone: Alone) -> None:
-        count_alone(self._unmatched, self._how, *alone)
-        if sent > (alone[0] if self._how != "inner" else 0) + (alone[1] if self._how == "outer" else 0):
-            self._unmatched.right()
 
 
 def _merged(sides: Sequence[Side]) -> Side:
@@ -212,16 +207,21 @@ Blocks = Sequence[Block | None]
 """The left and the right rows, None if there are none."""
 
 
-def joined(blocks: Blocks, kinds: Sequence[Kind | None], how: How) -> Joined:
+Codes = tuple[Array, Array, int]
+"""A number per left and per right row, equal where they are a pair, and a number above all of them."""
+
+
+def joined(blocks: Blocks, kinds: Sequence[Kind | None], how: How, *, codes: Codes | None = None) -> Joined:
     """Return the pairs of rows with the same key and moment. Moments ascend in the blocks, and in the pairs of a key.
 
     At a moment they are in the order of the key's left rows, and of its right ones for each; right rows that come out
-    alone follow. ``kinds``: of values, also of a side without rows; None: it has never sent anything.
+    alone follow. ``kinds``: of values, also of a side without rows; None: it has never sent anything. ``codes``: if not
+    the key and the moment say which rows are pairs; each code then has one moment.
     """
     import numpy as np
     import pyarrow as pa
 
-    left_rows, right_rows, alone_left, rest = _matches(*_codes(blocks), keeps=how != "inner")
+    left_rows, right_rows, alone_left, rest = _matches(*(codes or _codes(blocks)), keeps=how != "inner")
     alone = alone_left, len(rest)
     if how != "outer":
         rest = rest[:0]
@@ -240,8 +240,8 @@ def joined(blocks: Blocks, kinds: Sequence[Kind | None], how: How) -> Joined:
     return Joined(pa.RecordBatch.from_arrays(columns, ["left", "right"]), keys, moments, alone)
 
 
-def _codes(blocks: Blocks) -> tuple[Array, Array, int]:
-    """Return a number per row of each block, equal where key and moment are, and a number above all of them."""
+def _codes(blocks: Blocks) -> Codes:
+    """Return codes that are equal where key and moment are."""
     import numpy as np
     import pyarrow as pa
 

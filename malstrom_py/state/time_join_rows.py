@@ -6,7 +6,9 @@ anything has changed; `KeyedState.to_rows` then makes the dict.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from malstrom_py.data.batch import ColumnBatch
@@ -16,7 +18,7 @@ from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.group_values import Array
 from malstrom_py.state.join_rows import JoinRows, Record
 from malstrom_py.state.kept_rows import Block, KeptRows, one_block
-from malstrom_py.state.timed_rows import ALONE, FAR, GONE, Found, TimedRows, near_times
+from malstrom_py.state.timed_rows import ALONE, CODES_MAX, FAR, GONE, Found, TimedRows, near_times, passed, span_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +46,13 @@ class TimeJoinRows(JoinRows):
         if kept is None:
             raise NotColumnar("rows that no column holds")
         return kept, near_times(kept), self.ids(kept.key_column)
+
+    def add(self, side: int, batch: ColumnBatch) -> Array:
+        """Keep the rows of a batch; return the ids of their keys."""
+        kept, times, ids = self.taken(side, batch)
+        self.mark(ids)
+        self.sides[side].add(kept, ids, 4 * times)
+        return ids
 
     # `JoinRows`
 
@@ -144,13 +153,11 @@ class AsofRows(TimeJoinRows):
         self._back, self._ahead, self._tolerance = back, ahead, tolerance
         self._past_from = _PAST_FROM
 
-    def add(self, side: int, batch: ColumnBatch) -> None:
-        """Keep the rows of a batch."""
-        kept, times, ids = self.taken(side, batch)
-        self.mark(ids)
+    def add(self, side: int, batch: ColumnBatch) -> Array:
+        ids = super().add(side, batch)
         if side:
             self.by_id["stirred"][ids] = True
-        self.sides[side].add(kept, ids, 4 * times)
+        return ids
 
     def decide(self, reached: int, *, keeps: bool) -> tuple[Decided | None, int, int]:
         """Remove the left rows that are decided once ``reached``. Return them, without a partner only if it ``keeps``
@@ -262,6 +269,89 @@ class AsofRows(TimeJoinRows):
         return asof_state(records)
 
 
+class Ended(NamedTuple):
+    """The left and the right rows of sessions, whose moments are the last times of these, and the session of each."""
+
+    blocks: list[Block | None]
+    sessions: tuple[Array, Array, int]
+
+
+class SessionRows(TimeJoinRows):
+    """Key -> its open sessions, as `SessionWindows` has them: of records less than ``gap`` apart."""
+
+    __slots__ = ("_gap", "_passed")
+
+    def __init__(self, gap: int, tracked: Callable[[], bool] = lambda: False) -> None:
+        super().__init__(tracked)
+        self._gap = gap
+        self._passed = -FAR - 1  # up to this time each row has one of its key less than a gap after it
+
+    def taken(self, side: int, batch: ColumnBatch) -> tuple[ColumnBatch, Array, Array]:
+        if self._gap > FAR:
+            raise NotColumnar("a span too far for 64 bits")
+        kept, times, ids = super().taken(side, batch)
+        if int(times.min()) <= self._passed:
+            raise NotColumnar("late rows")
+        return kept, times, ids
+
+    def put(self, side: int, batch: ColumnBatch, moments: Array) -> None:
+        self._passed = min(self._passed, (int(moments.min()) >> 1) - 1)
+        super().put(side, batch, moments)
+
+    def end(self, reached: int) -> Ended | None:
+        """Remove the sessions that have ended once ``reached``; None if none has.
+
+        `NotColumnar` if times and ids are too many for 64 bits.
+        """
+        import numpy as np
+
+        limit = max(min(reached - self._gap + 1, FAR), self._passed)
+        ids, lasts = self._last(limit)
+        self._passed = limit
+        if not len(ids):
+            return None
+        after = np.full(len(ids), -FAR)  # of each session: where the one before it ends, if it is of the same key
+        after[1:] = np.where(ids[1:] == ids[:-1], lasts[:-1] + 1, -FAR)
+        self.mark(ids)
+        found = [kept.take_found(kept.find(ids, after, lasts + 1, len(self.index))) for kept in self.sides]
+        self.forget()
+        blocks = [block and replace(block, moments=lasts[sessions]) for block, sessions in found]
+        return Ended(blocks, (found[0][1], found[1][1], len(ids)))
+
+    def _last(self, limit: int) -> tuple[Array, Array]:
+        """Return the ids, and then times, of the rows up to ``limit`` that are the last of a session, in order.
+
+        Only of those for which this has not been asked: no row of the key is less than a gap after the last one.
+        """
+        import numpy as np
+
+        new, times = list[tuple[Array, Array]](), np.zeros(0, np.int64)
+        for block in (block for kept in self.sides for block in kept.blocks if span_of(block)[0] <= limit):
+            rows = passed(block, limit)
+            moments = block.moments[rows]
+            asked = (moments & GONE == 0) & (moments > 4 * self._passed + 3)
+            new.append((block.ids[rows[asked]], moments[asked] >> 2))
+        ids, times = map(np.concatenate, zip(*new, strict=True)) if new else (times, times)
+        if not len(ids):
+            return ids, times
+        first = int(times.min())
+        width = int(times.max()) - first + self._gap  # so that other ids are as far as other sessions
+        if len(self.index) * width > CODES_MAX:
+            raise NotColumnar("times and ids too many for 64 bits")
+        codes = np.sort(ids * np.int64(width) + (times - first))
+        ids, times = np.divmod(codes[np.append(codes[1:] - codes[:-1] >= self._gap, True)], width)
+        times += first
+        for kept in self.sides:  # no row is gone after one that is not
+            if len(ids):
+                after, which, _ = kept.nearest(ids, times + 1, len(self.index), back=False)
+                alone = (which < 0) | (after - times >= self._gap)
+                ids, times = ids[alone], times[alone]
+        return ids, times
+
+    def state_of(self, records: Iterable[Record]) -> list[Any]:
+        return session_state(records, self._gap)
+
+
 def interval_state(records: Iterable[Record], stay: Sequence[int]) -> list[Any]:
     """Return the state of a key that has these rows, whose moments are as stored."""
     state: list[Any] = [(), (), (), (), (), (), None]
@@ -290,6 +380,25 @@ def asof_state(records: Iterable[Record]) -> list[Any]:
             state[at : at + 2] = list(map(_time_of, rows)), [value for _, value in rows]
     state[4] = min([*state[0][:1], *state[2][:1]], default=None)
     return state
+
+
+def session_state(records: Iterable[Record], gap: int) -> list[Any]:
+    """Do as `interval_state` for a join by session. Runs keep the order of each side, though not that of both."""
+    rows = [(moment >> 1, side, value) for moment, side, value in records]
+    sessions = list[list[Any]]()
+    for time in sorted(time for time, _, _ in rows):
+        if sessions and time - sessions[-1][1] < gap:
+            sessions[-1][1] = time
+        else:
+            sessions.append([time, time])
+    firsts, latest, number = [session[0] for session in sessions], None, -1
+    for time, side, value in rows:
+        session = sessions[bisect_right(firsts, time) - 1]
+        if session is not latest:
+            latest, number = session, number + 1
+            session += (([], []), number)
+        session[-2][side].append(value)
+    return sessions
 
 
 def _time_of(row: tuple[int, Any]) -> int:

@@ -24,7 +24,7 @@ GONE: Final = 1
 FAR: Final = 1 << 59
 """Times, and spans, beyond it are rows: moments, and sums of times, might not fit 64 bits."""
 
-_CODES_MAX: Final = 1 << 62
+CODES_MAX: Final = 1 << 62
 
 _NARROW: Final = 1 << 16
 """So few ids are sorted as numbers of 16 bits, in a tenth of the time."""
@@ -122,7 +122,7 @@ class TimedRows(KeptRows):
             if first > limit:
                 left.append(block)
                 continue
-            rows = np.arange(len(block.ids)) if last <= limit else _passed(block, limit)
+            rows = np.arange(len(block.ids)) if last <= limit else np.sort(passed(block, limit))
             rows = rows[block.moments[rows] & GONE == 0]
             if len(rows):
                 block.moments[rows] |= GONE
@@ -131,6 +131,19 @@ class TimedRows(KeptRows):
                 left.append(_without_gone(block) if 2 * block.known["passed"] > len(block.ids) else block)
         self.blocks = left
         return ended
+
+    def take_found(self, found: Sequence[Found]) -> tuple[Block | None, Array]:
+        """Let rows be gone; return them in order of arrival, None if there are none, and the query that found each."""
+        import numpy as np
+
+        blocks, queries = list[Block](), [np.zeros(0, np.int64)]
+        for block, finders, places in found:
+            order = np.argsort(places)
+            block.moments[places] |= GONE
+            blocks.append(block.rows(places[order]))
+            queries.append(finders[order])
+        self.shrink()
+        return one_block(blocks) if blocks else None, np.concatenate(queries)
 
     def shrink(self) -> None:
         """Drop the rows that are gone from the blocks of which they are most."""
@@ -185,7 +198,7 @@ def _in_order(block: Block, size: int) -> tuple[Array, Array, int]:
     known = block.known
     first, last = span_of(block)
     width = last - first + 2
-    if size * width > _CODES_MAX:
+    if size * width > CODES_MAX:
         raise NotColumnar("times and ids too many for 64 bits")
     if "codes" not in known:
         codes = block.ids * np.int64(width) + ((block.moments >> 2) - first)
@@ -197,8 +210,8 @@ def _in_order(block: Block, size: int) -> tuple[Array, Array, int]:
     return known["codes"], known["order"], width
 
 
-def _passed(block: Block, limit: int) -> Array:
-    """Return the indices of rows up to a time, in order, except those that an earlier call has returned."""
+def passed(block: Block, limit: int) -> Array:
+    """Return the indices of rows up to a time, by time, except those that an earlier call has returned."""
     import numpy as np
 
     known = block.known
@@ -208,7 +221,7 @@ def _passed(block: Block, limit: int) -> Array:
         known["times"], known["passed"] = times[known["by time"]], 0
     before = known["passed"]
     known["passed"] = int(np.searchsorted(known["times"], limit, side="right"))
-    rows: Array = np.sort(known["by time"][before : known["passed"]])
+    rows: Array = known["by time"][before : known["passed"]]
     return rows
 
 

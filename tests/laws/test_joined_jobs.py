@@ -32,6 +32,23 @@ def near(lower: int, upper: int) -> Callable[[Row, Row], bool]:
     return lambda left, right: lower <= right["at"] - left["at"] <= upper
 
 
+def same_session(left: Row, right: Row) -> bool:
+    return bool(left["session"] == right["session"])
+
+
+GAP: Final = 4
+"""Of sessions."""
+
+
+def note_sessions(rows: list[Row]) -> None:
+    """Note in each row when its session starts."""
+    for row in rows:
+        row["session"] = row["at"]
+        of_key = [other["at"] for other in rows if other["key"] == row["key"]]
+        while earlier := [at for at in of_key if row["session"] - GAP < at < row["session"]]:
+            row["session"] = min(earlier)
+
+
 JOINS: Final[dict[str, tuple[Callable[[Any, Any], Any], Callable[[Row, Row], bool], str]]] = {
     "window": (
         lambda a, b: a.join("join", b, window=windows.tumbling(6), how="outer"),
@@ -40,6 +57,7 @@ JOINS: Final[dict[str, tuple[Callable[[Any, Any], Any], Callable[[Row, Row], boo
     ),
     "interval": (lambda a, b: a.join_interval("join", b, lower=-3, upper=5, how="outer"), near(-3, 5), "outer"),
     "interval ahead": (lambda a, b: a.join_interval("join", b, lower=1, upper=9, how="left"), near(1, 9), "left"),
+    "session": (lambda a, b: a.join("join", b, window=windows.session(GAP), how="outer"), same_session, "outer"),
     "as of": (lambda a, b: a.join_asof("join", b, tolerance=7, how="inner"), near(-7, 0), "last"),
 }
 """The join, whether two rows of a key may be a pair, and which of all are sent."""
@@ -100,6 +118,7 @@ def test_a_job_with_a_join_gives_the_pairs_of_its_definition(name: str) -> None:
         mp.Simulation(workers=draw.randint(1, 3), seed=seed, checks=draw.random() < 0.5).run(job)
         late = {row["n"] for _, sink in streams for row in sink.items}
         lefts, rights = [[row for row in rows if row["n"] not in late] for rows in sides]
+        note_sessions([*lefts, *rights])
         shown = "at" if how == "last" else "n"
         found = [(left and left["n"], right and right[shown]) for left, right in out.items]
         assert sorted(found, key=repr) == sorted(pairs_of(lefts, rights, may, how), key=repr), (seed, kinds)

@@ -67,13 +67,32 @@ def in_windows(how: str, size: int, step: int) -> Definition:
                 continue
             rows = [row for row in came if start <= row.time < start + size]
             for key in dict.fromkeys(row.key for row in rows):
-                lefts: list[Any] = [row.value for row in rows if row.key == key and not row.side]
-                rights: list[Any] = [row.value for row in rows if row.key == key and row.side]
-                if how != "inner":
-                    rights = rights or [None]
-                if how == "outer":
-                    lefts = lefts or [None]
-                found += [(key, left, right, start + size - 1) for left in lefts for right in rights]
+                found += in_one_window(how, [row for row in rows if row.key == key], start + size - 1)
+        return found
+
+    return pairs
+
+
+def in_one_window(how: str, rows: list[Came], time: int) -> list[Sent]:
+    """Return the pairs of the rows of a key in a window."""
+    lefts: list[Any] = [row.value for row in rows if not row.side]
+    rights: list[Any] = [row.value for row in rows if row.side]
+    if how != "inner":
+        rights = rights or [None]
+    if how == "outer":
+        lefts = lefts or [None]
+    return [(rows[0].key, left, right, time) for left in lefts for right in rights]
+
+
+def in_sessions(how: str, gap: int) -> Definition:
+    def pairs(came: list[Came]) -> list[Sent]:
+        found: list[Sent] = []
+        for key in {row.key for row in came}:
+            of_key = [row for row in came if row.key == key]
+            times = sorted(row.time for row in of_key)
+            last = [time for time, after in zip(times, [*times[1:], LAST], strict=True) if after - time >= gap]
+            for before, end in zip([-LAST, *last], last, strict=False):
+                found += in_one_window(how, [row for row in of_key if before < row.time <= end], end + gap - 1)
         return found
 
     return pairs
@@ -149,6 +168,14 @@ CASES: Final[dict[str, tuple[Any, Definition]]] = {
         )
         for how in ("inner", "left", "outer")
         for size, step in ((6, 6), (6, 4), (9, 3))
+    },
+    **{
+        f"{how} join of windows of sessions, {gap} apart": (
+            lambda a, b, how=how, gap=gap: a.join("join", b, window=windows.session(gap), how=how),
+            in_sessions(how, gap),
+        )
+        for how in ("inner", "left", "outer")
+        for gap in (1, 4)
     },
     **{
         f"{how} join of a table, wait={waits}": (

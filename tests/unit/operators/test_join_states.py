@@ -12,10 +12,13 @@ from malstrom_py import windows
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.state.join_panes import JoinPanes
-from tests.unit.operators.test_join_columns import Run, as_of, as_rows, columns_of, near, tabled, windowed
+from tests.unit.operators.join_runs import Run, as_of, as_rows, columns_of, near, tabled, windowed
 
 
-@pytest.mark.parametrize("join", [windowed("outer", windows.sliding(6, 4)), near("inner"), as_of()])
+@pytest.mark.parametrize(
+    "join",
+    [windowed("outer", windows.sliding(6, 4)), windowed("left", windows.session(4)), near("inner"), as_of()],
+)
 def test_a_key_that_ends_before_it_is_asked_to_leave_is_gone_from_snapshots(join: Any) -> None:
     """Its state came back with the next restore: a move had let it be forgotten that the key had changed."""
     run = Run(join).take(columns_of([("a", 1, 3), ("b", 2, 50)], "texts"), 0)
