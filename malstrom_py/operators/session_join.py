@@ -98,12 +98,12 @@ class SessionJoin(SessionWindows):
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self._unmatched.arrived(side, batch)
-        if in_arrays(self.state, batch, partial(self._add_columns, side), small=self._small) is None:
+        if (
+            in_arrays(self.state, batch, lambda columns: self.state.to_arrays().add(side, columns), small=self._small)
+            is None
+        ):
             self._gathering = self._of_sides[side]
             self.on_batch(batch, out)
-
-    def _add_columns(self, side: int, batch: ColumnBatch) -> Any:
-        return self.state.to_arrays().add(side, batch)
 
     def close(self, reached: int, out: Outlet) -> None:
         rows = self.state.values
