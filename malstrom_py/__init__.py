@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from malstrom_py.worker_context import PerWorker, per_worker
     from malstrom_py.workers.engine.flow_limits import Batching
     from malstrom_py.workers.monitoring.dashboard import Dashboard
+    from malstrom_py.workers.processes.runtime import Processes
     from malstrom_py.workers.ray.runtime import RayRuntime
     from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, SnapshotStatus
     from malstrom_py.workers.reports.result import RunResult, StepCounts
@@ -138,6 +139,7 @@ else:
             "malstrom_py.worker_context": "PerWorker per_worker",
             "malstrom_py.workers.engine.flow_limits": "Batching",
             "malstrom_py.workers.monitoring.dashboard": "Dashboard",
+            "malstrom_py.workers.processes.runtime": "Processes",
             "malstrom_py.workers.ray.runtime": "RayRuntime",
             "malstrom_py.workers.reports.job_status": "JobStatus ReloadReport RescaleReport SnapshotStatus",
             "malstrom_py.workers.reports.result": "RunResult StepCounts",
@@ -198,6 +200,7 @@ __all__ = [
     "PersistenceBackend",
     "Plan",
     "PlanError",
+    "Processes",
     "RayRuntime",
     "ReloadError",
     "ReloadReport",

@@ -11,7 +11,7 @@ from ray.exceptions import RayActorError
 from malstrom_py import errors
 from malstrom_py.errors import InternalError
 from malstrom_py.testing import OperatorTester
-from malstrom_py.workers.ray.worker_handle import worker_died
+from malstrom_py.workers.ray.worker_actor import worker_died
 from tests.pages import blocks_of, headings_of
 from tests.tree import ROOT
 

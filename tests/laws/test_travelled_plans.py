@@ -13,7 +13,7 @@ from malstrom_py.codec import Codec
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, build_graph
-from malstrom_py.workers.ray.job_config import pack_plan, unpack_plan
+from malstrom_py.workers.remote.packed_plan import pack_plan, unpack_plan
 from tests.laws.test_all_operators import TABLE, Row
 
 KINDS = (bool, int, float, str, type(None))

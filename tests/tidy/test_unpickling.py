@@ -16,7 +16,7 @@ UNPICKLE = {
     ("malstrom_py.workers.transport.wire", "open"),
     ("malstrom_py.rescale.moves.protocol", "_unpacked"),
     # What Ray has brought from a process of the same job.
-    ("malstrom_py.workers.ray.job_config", "unpack_plan"),
+    ("malstrom_py.workers.remote.packed_plan", "unpack_plan"),
     ("malstrom_py.workers.reports.error_transfer", "unpack_error"),
     ("malstrom_py.workers.reports.error_transfer", "_pickled"),
     ("malstrom_py.workers.reports.error_transfer", "_loaded"),

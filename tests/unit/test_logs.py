@@ -15,7 +15,7 @@ from malstrom_py import logs, sinks, sources
 from malstrom_py.errors import PlanError
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.ray.job_config import JobSetup, Wiring, WorkerOptions, log_as
+from malstrom_py.workers.remote.worker_setup import Wiring, WorkerSetup, log_as
 from malstrom_py.workers.transport.base import JobSecret
 
 SECRET = "secret-4711"
@@ -180,16 +180,11 @@ def test_a_restart_is_one_line_with_why_and_which(capsys: pytest.CaptureFixture[
 
 
 def test_actors_log_as_the_program_does(capsys: pytest.CaptureFixture[str]) -> None:
-    setup = JobSetup(
+    setup = WorkerSetup(
         job="visits",
-        plan=b"",
-        workers=1,
         batching=Batching(),
-        checks=False,
-        wiring=Wiring(True, None, JobSecret.new()),
-        options=WorkerOptions(1.0),
+        wiring=Wiring(JobSecret.new()),
         start_timeout_s=1.0,
-        autoscaling=False,
         incarnation=4,
         logs=logs.LogSettings("json", "warning"),
     )

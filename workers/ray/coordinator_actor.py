@@ -39,10 +39,13 @@ from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.ray.cluster import room_now
 from malstrom_py.workers.ray.coordinator_watch import ActorProcess, this_process
 from malstrom_py.workers.ray.driver_commits import DriverTask, DriverTasks, commit_in_driver
-from malstrom_py.workers.ray.job_config import JobSetup, log_as, pack_plan, unpack_plan
+from malstrom_py.workers.ray.job_config import JobSetup
 from malstrom_py.workers.ray.node_watch import NodeWatch
-from malstrom_py.workers.ray.ray_workers import RayWorkers
-from malstrom_py.workers.ray.worker_handle import WorkerProcesses
+from malstrom_py.workers.ray.worker_actor import ClusterMachines
+from malstrom_py.workers.remote.packed_plan import pack_plan, unpack_plan
+from malstrom_py.workers.remote.remote_workers import RemoteWorkers
+from malstrom_py.workers.remote.worker_handle import WorkerProcesses
+from malstrom_py.workers.remote.worker_setup import log_as
 from malstrom_py.workers.reports.error_transfer import pack_error
 from malstrom_py.workers.reports.event_log import EventImage
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, SnapshotStatus
@@ -209,9 +212,10 @@ class CoordinatorActor:
         self._setup = setup
         self._controls = CommandQueue(setup.job, kept=setup.keeping is not None, accepted=self._accepted)
         self._tasks = DriverTasks(outlives=setup.outlives)
-        self._crew: Coordinator[RayWorkers] | None = None
+        self._crew: Coordinator[RemoteWorkers] | None = None
         self._node_watch = NodeWatch()
-        self._processes = WorkerProcesses(setup)
+        self._machines = ClusterMachines(setup, self._node_watch)
+        self._processes = WorkerProcesses(self._machines)
         self._begun = threading.Event()
         self._known = threading.Event()
         context = ray.get_runtime_context()
@@ -303,7 +307,7 @@ class CoordinatorActor:
         self._journal.forget()
         ray.kill(handle, no_restart=True)
 
-    def _runs(self, clock: SystemClock) -> Supervisor[JobRun[RayWorkers]]:
+    def _runs(self, clock: SystemClock) -> Supervisor[JobRun[RemoteWorkers]]:
         """Return the supervisor of the job, which continues after the runs of an earlier coordinator."""
         setup, journal, failures = self._setup, self._journal, RestartBudget(self._setup.restart)
         if self._follows:
@@ -319,7 +323,7 @@ class CoordinatorActor:
                 keeping, last_known=entry.last_known, is_again=entry.has_begun, began_from=entry.began_from
             )
 
-        def make(again: bool, workers: int | None) -> JobRun[RayWorkers]:
+        def make(again: bool, workers: int | None) -> JobRun[RemoteWorkers]:
             nonlocal keeping
             again = again or journal.entry.has_begun
             wanted = journal.entry.workers or workers or setup.workers
@@ -337,7 +341,7 @@ class CoordinatorActor:
                 sinks = commit_in_driver(sinks, self._tasks)
             self._crew = Coordinator(
                 plan,
-                RayWorkers(this, plan, clock, self._node_watch, self._processes),
+                RemoteWorkers(this, plan, clock, self._machines, self._processes),
                 workers=size,
                 clock=clock,
                 keeping=keeping,
@@ -400,7 +404,7 @@ class CoordinatorActor:
             _LOG.warning("the cluster has room for %d of %d workers", size, wanted)
         return size
 
-    def _run_to_end(self, runs: Supervisor[JobRun[RayWorkers]]) -> None:
+    def _run_to_end(self, runs: Supervisor[JobRun[RemoteWorkers]]) -> None:
         try:
             run_to_end(runs, self._controls, None)
         except BaseException as error:

@@ -21,7 +21,7 @@ from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import MalstromError, OperationInProgress, PlanError
-from malstrom_py.errors.text import check_redact, describe_error, public_text, redacting, redacts
+from malstrom_py.errors.text import check_redact, public_text, redacting, redacts
 from malstrom_py.metrics import Metrics
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.snapshot.snapshots import Snapshots
@@ -32,15 +32,16 @@ from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.monitoring.dashboard import Dashboard
 from malstrom_py.workers.monitoring.observers import Observers
 from malstrom_py.workers.ray import discovery
-from malstrom_py.workers.ray.job_config import JobSetup, Placement, Wiring, WorkerOptions
+from malstrom_py.workers.ray.job_config import JobSetup, Placement, WorkerOptions, node_address
+from malstrom_py.workers.remote.worker_setup import Wiring
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import OnEvent
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.hot_reload import modules_of
-from malstrom_py.workers.runtime.in_process import check_job, refuse_in_coroutine
 from malstrom_py.workers.runtime.interrupts import STOP_S, PlannedStop
 from malstrom_py.workers.runtime.job_handle import JobHandle, RunningJob, search_cluster
+from malstrom_py.workers.runtime.local_runtime import check_job, refuse_in_coroutine
 from malstrom_py.workers.runtime.progress import Progress, progress_for
 from malstrom_py.workers.runtime.source_pinning import SourcePins
 from malstrom_py.workers.runtime.supervisor import Restart, restart_of
@@ -218,7 +219,11 @@ class RayRuntime:
         self._autoscaling = autoscaling
         self._progress = progress
         keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
-        self._keeping = None if keeping is None else replace(keeping, snapshots=_everywhere(keeping.snapshots))
+        self._keeping = (
+            None
+            if keeping is None
+            else replace(keeping, snapshots=for_other_processes(keeping.snapshots, "RayRuntime"))
+        )
         self._restart = restart_of(restart, kept=self._keeping is not None)
 
     def run(
@@ -276,7 +281,7 @@ class RayRuntime:
 
     def _started(self, job: Job, *, control: bool, stopping: PlannedStop | None) -> RunningJob:
         from malstrom_py.workers.ray.cluster import check_fields, check_room, imported_ray, join_cluster
-        from malstrom_py.workers.ray.job_config import pack_plan
+        from malstrom_py.workers.remote.packed_plan import pack_plan
 
         imported_ray()
         check_fields({**self._options.for_program, **(self._options.runtime_env or {})})
@@ -331,7 +336,7 @@ class RayRuntime:
             workers=self._workers,
             batching=self._batching,
             checks=self._checks,
-            wiring=Wiring(is_local, self._ports, JobSecret.new()),
+            wiring=Wiring(JobSecret.new(), None if is_local else node_address, self._ports),
             options=replace(self._options, for_program={}),  # set when the program joined Ray
             start_timeout_s=self._start_timeout_s,
             autoscaling=self._autoscaling,
@@ -381,24 +386,6 @@ def _seen_to_its_end(handle: JobHandle, progress: Progress | None) -> RunResult:
             progress.show(result)
             return result
     return handle.wait()
-
-
-def _everywhere(snapshots: Snapshots) -> Snapshots:
-    """Return ``snapshots`` for other processes, with an absolute path."""
-    if not snapshots.is_in_store:
-        import cloudpickle
-
-        try:
-            cloudpickle.dumps(snapshots)
-        except Exception as error:
-            raise PlanError(
-                f"RayRuntime: the checkpointer cannot be sent to workers in other processes "
-                f"({describe_error(error)}): give mp.Snapshots(checkpointer=) a function of the job's name "
-                f"that makes one there"
-            ) from error
-    if not isinstance(snapshots.uri, str | os.PathLike) or "://" in os.fspath(snapshots.uri):
-        return snapshots
-    return replace(snapshots, uri=Path(snapshots.uri).absolute())
 
 
 def _check(ports: object, streams: object, start_timeout_s: object) -> None:

@@ -1,251 +1,56 @@
-"""The actor of a worker: runs a `WorkerServer` in each run of the job, and returns its failure as a value.
-
-The black box is a small memory-mapped file in which the worker notes its current step, part and position, never a value
-of a record; it survives the process however that ends. It is kept from the second run of a job on, because a first
-death may not be caused by a record, and costs one write per batch and step.
-
-Rule: Ray's calls start an actor, run it and watch it; orders of the coordinator travel over the streams.
-"""
+"""The actor of a worker, and the cluster that starts it. Rule: Ray's calls start an actor, run it and watch it."""
 
 from __future__ import annotations
 
-import logging
-import mmap
-import os
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from malstrom_py.builder.plan import Plan
-from malstrom_py.clock import SystemClock
-from malstrom_py.data.batch import Batch
-from malstrom_py.errors import InternalError, MalstromError
-from malstrom_py.errors.text import public_text
-from malstrom_py.operators.base import Operator, Outlet
-from malstrom_py.operators.read_source import ReadSource
-from malstrom_py.workers.coordinator.recovery import SnapshotUse
-from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.engine.garbage import fewer_collections
-from malstrom_py.workers.engine.worker import Worker
-from malstrom_py.workers.engine.worker_loop import Wake, WorkerLoop
+from malstrom_py.errors import InternalError, PeerError
+from malstrom_py.workers.ray.cluster import (
+    NAMESPACE,
+    check_room,
+    describe_needs,
+    describe_room,
+    room_now,
+    summarize_error,
+)
 from malstrom_py.workers.ray.coordinator_watch import CoordinatorWatch
-from malstrom_py.workers.ray.job_config import JobSetup, log_as, unpack_plan
-from malstrom_py.workers.reports.error_transfer import pack_error
-from malstrom_py.workers.runtime.worker_host import WorkerHost
-from malstrom_py.workers.transport.base import Transport
-from malstrom_py.workers.transport.messages import COORDINATOR
+from malstrom_py.workers.ray.job_config import JobSetup
+from malstrom_py.workers.ray.node_watch import NodeWatch
+from malstrom_py.workers.remote.worker_server import PackedFailure, WorkerRuns, read_black_box
+from malstrom_py.workers.remote.worker_setup import WorkerSetup
 
-_BYTES: Final = 2048
-
-
-def box_path(token: str, incarnation: int, worker: int) -> Path:
-    """Return the path of a worker's black box. ``token``: of this start of the job."""
-    return Path(tempfile.gettempdir()) / f"malstrom-box-{token}-{incarnation}-{worker}"
-
-
-def clear_before(token: str, incarnation: int) -> None:
-    """Delete the black boxes of earlier incarnations on this machine.
-
-    >>> BlackBox(box_path("docs", 1, 7)).note("")
-    >>> clear_before("docs", 2)
-    >>> box_path("docs", 1, 7).exists()
-    False
-    """
-    for path in Path(tempfile.gettempdir()).glob(f"malstrom-box-{token}-*"):
-        if int(path.name.split("-")[-2]) < incarnation:
-            path.unlink(missing_ok=True)
-
-
-class BlackBox:
-    """The black box at ``path``, a new file.
-
-    >>> path = box_path("docs", 1, 0)
-    >>> box = BlackBox(path)
-    >>> box.note("step 'parse' had 3 records")
-    >>> read_black_box(path)
-    "step 'parse' had 3 records"
-    >>> box.close()
-    >>> read_black_box(path)
-    ''
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-        try:
-            os.ftruncate(descriptor, _BYTES)
-            self._map = mmap.mmap(descriptor, _BYTES)
-        finally:
-            os.close(descriptor)
-
-    def note(self, text: str) -> None:
-        """Replace the content with ``text``."""
-        data = text.encode()[: _BYTES - 1]
-        self._map[: len(data) + 1] = data + b"\0"
-
-    def close(self) -> None:
-        """Delete the file: the worker has ended without an error."""
-        self._map.close()
-        self._path.unlink(missing_ok=True)
-
-
-def read_black_box(path: Path) -> str:
-    """Return the content of the black box at ``path``, "" without one."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return ""
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(_BYTES).partition(b"\0")[0].decode(errors="replace")
-
-
-def watch(operators: Mapping[str, Operator], box: BlackBox) -> None:
-    """Make each step note its current work in ``box``."""
-    sources = [source for source in operators.values() if isinstance(source, ReadSource)]
-    stack: list[str] = []
-
-    def noting(step: str, work: Callable[[Batch, Outlet], None]) -> Callable[[Batch, Outlet], None]:
-        def on_batch(batch: Batch, out: Outlet) -> None:
-            stack.append(_describe_work(step, batch, sources))
-            box.note(stack[-1])
-            work(batch, out)
-            stack.pop()
-            box.note(stack[-1] if stack else "")
-
-        return on_batch
-
-    for step, operator in operators.items():
-        watched: Any = operator  # replaces the method of this one object
-        watched.on_batch = noting(step, operator.on_batch)
-
-
-def _describe_work(step: str, batch: Batch, sources: list[ReadSource]) -> str:
-    source = None if batch.part is None else batch.part.partition("/")[0]
-    read = [last for one in sources if source in {None, one.context.step} and (last := one.last_read())]
-    came = ", read from " if batch.part is not None else " that had come by an exchange; what was read here last is of "
-    return f"step {step!r} was at work on {len(batch)} records{came if read else ''}{' and '.join(read)}"
-
-
-LINGER_S: Final = 5.0
-"""How long an ending worker waits for sent messages to go out."""
-
-SETTLE_S: Final = 300.0
-"""How long a leaving worker may take to save its state of the last barrier."""
-
-_LOG: Final = logging.getLogger("malstrom_py.worker")
-
-
-class WorkerServer:
-    """The server of worker ``worker`` of ``plan`` at ``transport``. ``coordinator``: the coordinator's address;
-    ``keeping``: how the job keeps snapshots, if any; ``box``: the black box, if any.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        worker: int,
-        transport: Transport,
-        coordinator: Any,
-        *,
-        batching: Batching,
-        checks: bool,
-        keeping: SnapshotUse | None = None,
-        box: BlackBox | None = None,
-    ) -> None:
-        self._transport = transport
-        self._coordinator = coordinator
-        self._box = box
-        clock = SystemClock()
-        checkpointer = None if keeping is None else keeping.snapshots.checkpointer(plan.job)
-        self._host = WorkerHost(
-            plan,
-            batching=batching,
-            clock=clock,
-            wake=Wake(transport),
-            checks=checks,
-            checkpointer=checkpointer,
-            streams=transport,
-            built=self._watch,
-            settle=lambda: self._loop.settle(SETTLE_S),
-        )
-        self._loop = WorkerLoop(worker, self._host, transport, clock, checkpointer)
-
-    def run(self) -> None:
-        """Run the loop until `Close`; after an error, close what is still open and raise it."""
-        self._transport.connect(COORDINATOR, self._coordinator)
-        try:
-            with fewer_collections():
-                self._loop.run()
-            if self._box is not None:
-                self._box.close()
-            _LOG.debug("closed")
-        except BaseException as error:
-            try:
-                self._host.close()
-            except Exception as failure:
-                error.add_note(public_text(failure))
-            raise
-        finally:
-            self._transport.close(linger_s=LINGER_S)
-
-    def _watch(self, worker: Worker) -> None:
-        _LOG.debug("started")
-        if self._box is not None:
-            watch(worker.operators, self._box)
-
-
-class PackedFailure:
-    """The result of a failed call: the packed error."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.packed = pack_error(error)
+WORDS_S: Final = 10.0
+"""The timeout for reading a black box on another machine."""
 
 
 class WorkerActor:
-    """The process of a worker of job ``job``: runs one worker after the other, each in its own run of the job.
-
-    `open` prepares a worker; then the loop runs in `run`, which returns when the loop has ended.
-    """
+    """The process of a worker of job ``job``."""
 
     def __init__(self, job: str) -> None:
         self._name = f"malstrom(job={job} worker)"
-        self._transport: Transport | None = None
-        self._server: WorkerServer | None = None
+        self._runs = WorkerRuns()
         self._coordinator_watch: CoordinatorWatch | None = None
 
     def __repr__(self) -> str:
         return self._name
 
     def open(self, setup: JobSetup, plan: bytes, worker: int, coordinator: Any) -> Any:
-        """Prepare the loop of ``worker`` of ``plan``, and return the address for its peers or the failure.
-
-        ``coordinator``: the address of the coordinator's end of the streams.
-        """
+        """Do as `WorkerRuns.open`. Worker 0 watches the coordinator of a job with snapshots."""
         self._name = f"malstrom(job={setup.job} worker={worker})"
-        log_as(setup, worker)
-        try:
-            self._transport = setup.wiring.end(worker, incarnation=setup.incarnation)
-            token = setup.wiring.secret.token
-            clear_before(token, setup.incarnation)
-            self._server = WorkerServer(
-                unpack_plan(plan, setup.job),
-                worker,
-                self._transport,
-                coordinator,
-                batching=setup.batching,
-                checks=setup.checks,
-                keeping=setup.keeping,
-                box=BlackBox(box_path(token, setup.incarnation, worker)) if setup.watched else None,
-            )
-        except MalstromError as error:
-            return PackedFailure(error)  # Ray would wrap an error
-        if worker == 0 and setup.keeping is not None and self._coordinator_watch is None:
+        address = self._runs.open(setup, plan, worker, coordinator)
+        is_watching = self._coordinator_watch is not None or isinstance(address, PackedFailure)
+        if worker == 0 and setup.keeping is not None and not is_watching:
             self._coordinator_watch = CoordinatorWatch(setup)
             self._coordinator_watch.start()
-        return self._transport.address
+        return address
 
     def node(self) -> str:
         """Return the id of the worker's node."""
@@ -254,18 +59,117 @@ class WorkerActor:
     @ray.method(concurrency_group="run")
     def run(self) -> PackedFailure | None:
         """Run the worker's loop to its end."""
-        server, self._server = self._server, None
-        try:
-            if server is None:
-                raise InternalError("a worker's loop runs once, after `open`")
-            server.run()
-        except BaseException as error:
-            _LOG.error("failed: %s", public_text(error))
-            return PackedFailure(error)
-        return None
+        return self._runs.run()
 
 
 def worker_class(options: Mapping[str, Any]) -> Any:
     """Return the actor class with these Ray options."""
     remote: Any = ray.remote  # its types do not know concurrency groups
     return remote(max_restarts=0, max_task_retries=0, concurrency_groups={"run": 1})(WorkerActor).options(**options)
+
+
+class RayProcess:
+    """An actor that can run a worker of the job of ``setup``, on any node except ``but``. A `WorkerProcess`."""
+
+    def __init__(self, setup: JobSetup, but: Collection[str] = ()) -> None:
+        options = setup.options
+        self.actor = worker_class(
+            {
+                "num_cpus": options.num_cpus,
+                "num_gpus": options.num_gpus,
+                "memory": options.memory or None,
+                "resources": dict(options.resources) or None,
+                "runtime_env": options.runtime_env,
+                "namespace": NAMESPACE,
+                "scheduling_strategy": {"spread": "SPREAD", "pack": "DEFAULT"}[options.placement],
+                "label_selector": {"ray.io/node-id": f"!in({','.join(sorted(but))})"} if but else None,
+            }
+        ).remote(setup.job)
+        self.found_node = self.actor.node.remote().future()
+
+    @property
+    def node(self) -> str | None:
+        if not self.found_node.done() or self.found_node.exception() is not None:
+            return None
+        return str(self.found_node.result())
+
+    def open(self, setup: WorkerSetup, plan: Any, worker: int, coordinator: Any) -> Future[Any]:
+        if isinstance(setup, JobSetup):
+            setup = replace(setup, plan=b"")
+        opening: Future[Any] = self.actor.open.remote(setup, plan, worker, coordinator).future()
+        return opening
+
+    def run(self) -> Future[Any]:
+        running: Future[Any] = self.actor.run.remote().future()
+        return running
+
+    def result(self, call: Future[Any], worker: int) -> Any:
+        try:
+            return call.result(timeout=0)
+        except RayActorError as error:
+            raise worker_died(worker, error) from None
+        except RayError as error:
+            raise InternalError(f"worker {worker}: {summarize_error(error)}") from error
+
+    def read_black_box(self, path: Path) -> str:
+        if path.exists():
+            return read_black_box(path)
+        try:
+            here = NodeAffinitySchedulingStrategy(self.found_node.result(0.0), soft=False)
+            remote: Any = ray.remote  # its types lack the scheduling strategy
+            read = remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(read_black_box)
+            return str(ray.get(read.remote(path), timeout=WORDS_S))
+        except (RayError, TimeoutError):
+            return ""  # the node is gone too
+
+    def kill(self) -> None:
+        ray.kill(self.actor, no_restart=True)
+
+
+def worker_died(worker: int, error: RayActorError) -> PeerError:
+    """Return the error for a dead worker process, with what Ray knows about it."""
+    return PeerError(
+        f"worker {worker} died: {summarize_error(error)}. Its log, and Ray's on its node, may say why (killed, out of "
+        f"memory, its node gone). Without snapshots the job fails; with them it restarts from the last, as often as "
+        f"restart= allows",
+        peer=worker,
+    )
+
+
+class ClusterMachines:
+    """The nodes of a Ray cluster, as the job of ``setup`` may use them. ``node_watch`` knows the silent ones."""
+
+    def __init__(self, setup: JobSetup, node_watch: NodeWatch) -> None:
+        self._setup = setup
+        self._needs = setup.options.needs
+        self._node_watch = node_watch
+
+    @property
+    def silent(self) -> frozenset[str]:
+        return self._node_watch.silent
+
+    def new_process(self, but: Collection[str] = ()) -> RayProcess:
+        return RayProcess(self._setup, but)
+
+    def share(self, plan: bytes) -> Any:
+        return ray.put(plan)
+
+    def check_room(self, size: int, *, now: bool = False) -> None:
+        if now or not self._setup.autoscaling:
+            check_room(size, self._needs, but=self.silent)
+
+    def check_lost_room(self, wanted: int) -> None:
+        if self._setup.autoscaling:
+            return
+        room = room_now(self._needs, but=self.silent)
+        if room < wanted:
+            raise PeerError(
+                f"job {self._setup.job!r} waits for {wanted} workers to start, and the Ray cluster has room for "
+                f"only {room} since it lost a node. Add a node, or run fewer workers"
+            )
+
+    def why_late(self, wanted: int) -> str:
+        return (
+            f"see `ray status` for whether the cluster has room: {describe_room(wanted, self._needs, but=self.silent)} "
+            f"(each needs {describe_needs(self._needs)}). Or allow more with RayRuntime(start_timeout_s=)"
+        )

@@ -1,20 +1,8 @@
-"""The in-process runtime: all workers of a job in one thread of this process.
-
-Rule: a call that returns when a job has ended is refused in a coroutine or an event-loop callback, because the loop
-could do nothing else until then. A notebook cell is allowed, with or without ``await`` in it: the kernel runs cells
-inside its own loop, and a cell blocks only the notebook. A coroutine function that a cell awaits is refused like any
-other.
-"""
+"""The in-process runtime: all workers of a job in one thread of this process."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import sys
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
-from functools import partial
-from types import FrameType
 from typing import Any, Final, Literal, TypeVar
 
 from malstrom_py import sinks
@@ -23,31 +11,21 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import MalstromError, PlanError
-from malstrom_py.errors.text import check_redact
 from malstrom_py.metrics import Metrics
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.workers.control.server import ControlSocket, answering
-from malstrom_py.workers.coordinator.autoscaler import check_autoscale
-from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator
-from malstrom_py.workers.coordinator.recovery import LATEST, begun_again, keeping_of, warn_of_reading_again
+from malstrom_py.workers.coordinator.recovery import LATEST, SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.monitoring.dashboard import Dashboard
-from malstrom_py.workers.monitoring.observers import Observers
-from malstrom_py.workers.monitoring.watched_job import QueuedJob
 from malstrom_py.workers.reports.error_transfer import outermost
-from malstrom_py.workers.reports.event_log import OnEvent
-from malstrom_py.workers.reports.job_status import check_size
+from malstrom_py.workers.reports.event_log import EventLog, OnEvent
 from malstrom_py.workers.reports.result import RunResult
-from malstrom_py.workers.runtime.hot_reload import HotReload
-from malstrom_py.workers.runtime.interrupts import STOP_S, PlannedStop
-from malstrom_py.workers.runtime.job_handle import JobHandle
 from malstrom_py.workers.runtime.job_run import JobRun
-from malstrom_py.workers.runtime.job_thread import LocalJob, run_to_end
+from malstrom_py.workers.runtime.local_runtime import LocalRuntime, check_job, refuse_in_coroutine
 from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
-from malstrom_py.workers.runtime.progress import Progress, progress_for
-from malstrom_py.workers.runtime.supervisor import Restart, Supervisor, restart_of
+from malstrom_py.workers.runtime.progress import progress_for
+from malstrom_py.workers.runtime.supervisor import Restart
 
 __tracebackhide__ = True  # pytest shows the line of the user
 
@@ -56,7 +34,38 @@ _CLOCK: Final = ("now_s", "monotonic_s", "sleep_s")
 V = TypeVar("V")
 
 
-class InProcess:
+class _LocalRuns:
+    """The runs of a job in this process. A `JobRuns`."""
+
+    def __init__(self, batching: Batching, *, checks: bool) -> None:
+        self._batching = batching
+        self._checks = checks
+
+    def coordinator(
+        self,
+        plan: Plan,
+        workers: int,
+        clock: Clock,
+        keeping: SnapshotUse | None,
+        log: EventLog | None = None,
+        *,
+        is_again: bool = False,
+    ) -> Coordinator[LocalWorkers]:
+        return local_run(
+            plan,
+            workers=workers,
+            batching=self._batching,
+            clock=clock,
+            keeping=keeping,
+            checks=self._checks,
+            log=log,
+        )
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class InProcess(LocalRuntime[LocalWorkers]):
     """Runs jobs in this process, in the calling thread: ``workers`` workers in turn, over real channels.
 
     ``batch``: how batches are cut. ``clock``: the runtime's clock. ``progress``: True to show progress on
@@ -100,115 +109,29 @@ class InProcess:
         autoscale: Autoscale | None = None,
         redact_errors: bool = False,
     ) -> None:
-        check_size(workers)
-        self._redact_errors = check_redact(redact_errors)
-        self._autoscale = check_autoscale(autoscale)
-        self._observers = Observers.of(on_event, metrics, dashboard=dashboard)
-        if batch is not None and not isinstance(batch, Batching):
-            raise PlanError(f"batch must be an mp.Batching(rows_max=…), got {type(batch).__name__}")
         if isinstance(clock, type):
             raise PlanError(f"pass an instance as clock, {clock.__name__}(…), not the class itself")
         if clock is not None and not all(callable(getattr(clock, name, None)) for name in _CLOCK):
             raise PlanError(f"clock must have the methods {', '.join(_CLOCK)}, got {type(clock).__name__}")
-        self._workers = workers if autoscale is None else autoscale.within(workers)
-        self._batching = batch or Batching()
-        self._clock = clock or SystemClock()
-        self._progress = progress
-        self._checks = checks
-        self._keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
-        self._restart = restart_of(restart, kept=self._keeping is not None)
+        super().__init__(
+            workers,
+            batch=batch,
+            clock=clock or SystemClock(),
+            progress=progress,
+            checks=checks,
+            snapshots=snapshots,
+            resume=resume,
+            restart=restart,
+            allow_dropped_state=allow_dropped_state,
+            on_event=on_event,
+            metrics=metrics,
+            dashboard=dashboard,
+            autoscale=autoscale,
+            redact_errors=redact_errors,
+        )
 
-    def run(
-        self, job: Job, *, control: bool = False, stop_on_sigterm: bool = False, stop_timeout_s: float = STOP_S
-    ) -> RunResult:
-        """Run ``job`` to its end, then commit its sinks.
-
-        On an error or Ctrl-C the sinks discard uncommitted rows and the error is raised; a Ctrl-C (`KeyboardInterrupt`)
-        has the counts so far as a note. ``control``: as in `start`.
-        ``stop_on_sigterm``: SIGTERM stops the job as `JobHandle.stop` does; that is for the main thread of a program.
-        If that takes longer than ``stop_timeout_s``, the job is ended without drain and without a snapshot, or, where a
-        function blocks it, with the program. So does a second SIGTERM after more than a second.
-
-        Raises:
-            PlanError: the job is wrong, or this is called in a coroutine, whose event loop it would block: see `start`.
-            JobEnded: the job was stopped without drain; it can resume from ``snapshot``.
-        """
-        try:
-            refuse_in_coroutine("InProcess.run")
-            plan = check_job(job, "InProcess.run").plan()
-            controls = CommandQueue(plan.job, kept=self._keeping is not None)
-            controls.is_watched = control or self._observers.any
-            run = self._controlled(plan, controls, progress_for(plan, self._progress))
-            stopping = None
-            if stop_on_sigterm:
-                stop = partial(controls.stop, drain=None)
-                stopping = PlannedStop(stop, abandon=controls.abandon, limit_s=stop_timeout_s)
-            with ExitStack() as on_failure, stopping or nullcontext():
-                socket = ControlSocket(controls.job, answering(controls)) if control else None
-                if socket is not None:
-                    on_failure.callback(socket.close)
-                    on_failure.callback(socket.release)
-                observing = self._observers.begin(QueuedJob(controls))
-                on_failure.pop_all()  # from now on the run closes both
-                return run_to_end(run, controls, socket, observing, redact_errors=self._redact_errors)
-        except (MalstromError, KeyboardInterrupt) as error:
-            raise outermost(error) from error.__cause__
-
-    def start(self, job: Job, *, control: bool = True) -> JobHandle:
-        """Run ``job`` in its own thread, and return a handle on it immediately.
-
-        While it runs its name is taken in this process and, with ``control``, for all processes of this user, which
-        find it by that name: `JobHandle.attach`, ``malstrom status``, ``rescale`` and ``stop``. Progress is shown only
-        where the runtime was made with ``progress=True``.
-
-        >>> import malstrom_py as mp
-        >>> from itertools import count
-        >>> from malstrom_py import sinks, sources
-        >>> job, out = mp.Job("docs-start"), sinks.Memory()
-        >>> job.source("in", sources.Generator(lambda part, start: count(start))).sink("out", out)
-        >>> handle = mp.InProcess().start(job, control=False)
-        >>> handle.stop()
-        >>> len(out.items) == handle.wait().written
-        True
-
-        Raises:
-            PlanError: the job is wrong.
-            JobRunning: a job of that name runs already.
-            ControlError: there is no folder for control files that belongs to this user alone.
-        """
-        try:
-            plan = check_job(job, "InProcess.start").plan()
-            controls = CommandQueue(plan.job, kept=self._keeping is not None)
-            run = self._controlled(plan, controls, progress_for(plan, self._progress is True))
-            observers, redact_errors = self._observers, self._redact_errors
-            return JobHandle(LocalJob(run, controls, control=control, observers=observers, redact_errors=redact_errors))
-        except MalstromError as error:
-            raise outermost(error) from error.__cause__
-
-    def _controlled(
-        self, plan: Plan, controls: CommandQueue, progress: Progress | None
-    ) -> Supervisor[JobRun[LocalWorkers]]:
-        clock = WakefulClock(controls) if type(self._clock) is SystemClock else self._clock
-        warn_of_reading_again(plan, self._keeping)
-        controls.autoscaler.set(self._autoscale, is_start=True)
-        keeping, crew, reloads = self._keeping, None, HotReload(plan)
-
-        def make(again: bool, workers: int | None) -> JobRun[LocalWorkers]:
-            nonlocal keeping, crew
-            if again and crew is not None:
-                keeping = begun_again(keeping, crew.snapshots, finished=crew.kept is not None)
-            crew = local_run(
-                reloads.plan,
-                workers=workers or self._workers,
-                batching=self._batching,
-                clock=clock,
-                keeping=keeping,
-                checks=self._checks,
-                log=controls.events,
-            )
-            return JobRun(reloads.plan, crew, clock, controls=controls, progress=progress)
-
-        return Supervisor(make, controls, self._restart, clock, reloads=reloads)
+    def _runs_of_job(self) -> _LocalRuns:
+        return _LocalRuns(self._batching, checks=self._checks)
 
     def run_plan(
         self,
@@ -221,33 +144,11 @@ class InProcess:
         or the clock's monotonic time is ``until_s``.
         """
         try:
-            crew = local_run(
-                plan, workers=self._workers, batching=self._batching, clock=self._clock, checks=self._checks
-            )
+            crew = self._runs_of_job().coordinator(plan, self._workers, self._clock, None)
             run = JobRun(plan, crew, self._clock, progress=progress_for(plan, self._progress))
             return run.execute(until, until_s)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
-
-
-class WakefulClock(SystemClock):
-    """The system clock, whose sleep ends early when a command arrives in ``controls``."""
-
-    def __init__(self, controls: CommandQueue) -> None:
-        self._controls = controls
-
-    def sleep_s(self, duration_s: float) -> None:
-        wake = self._controls.wake
-        if wake.wait(duration_s):
-            wake.clear()
-
-
-def check_job(job: object, function: str) -> Job:
-    """``job``, if it is one, else `PlanError`."""
-    if isinstance(job, Job):
-        return job
-    instead = ": end the stream with .sink('name', …), and pass its job" if isinstance(job, StreamBuilder) else ""
-    raise PlanError(f"{function} takes a job, got {type(job).__name__}{instead}")
 
 
 def run(
@@ -343,43 +244,3 @@ def collect(
     except (MalstromError, KeyboardInterrupt) as error:
         raise outermost(error) from error.__cause__
     return sink.items if count is None else sink.items[:count]
-
-
-_NOTEBOOKS: Final = frozenset({"IPython", "ipykernel", "marimo"})
-"""Packages whose coroutines run the cells of a notebook."""
-
-_CELLS: Final = ("<module>", "<cell line")
-"""Code names of notebook cells. A cell that awaits something is itself a coroutine."""
-
-_COROUTINE: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
-
-
-def refuse_in_coroutine(function: str) -> None:
-    """`PlanError` if ``function``, which returns when a job has ended, is called where it would block an event loop.
-
-    >>> async def main():
-    ...     refuse_in_coroutine("mp.run")
-    >>> asyncio.run(main())  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    malstrom_py.errors.PlanError: mp.run blocks the event loop that runs here until its job has ended: start ...
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    if _is_plain_cell(sys._getframe(1)):
-        return
-    raise PlanError(
-        f"{function} blocks the event loop that runs here until its job has ended: start it instead, handle = "
-        f"mp.InProcess(…).start(job), which returns immediately, and await asyncio.to_thread(handle.wait); or call it "
-        f"in a thread, await asyncio.to_thread({function}, …)"
-    )
-
-
-def _is_plain_cell(frame: FrameType | None) -> bool:
-    """Return whether the innermost coroutine that is running is a notebook's, and not one of the user's."""
-    while frame is not None:
-        if frame.f_code.co_flags & _COROUTINE and not frame.f_code.co_name.startswith(_CELLS):
-            return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _NOTEBOOKS
-        frame = frame.f_back
-    return False

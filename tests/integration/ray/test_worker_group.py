@@ -12,10 +12,13 @@ import malstrom_py as mp
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import PeerError
-from malstrom_py.workers.ray.job_config import JobSetup, Wiring, WorkerOptions, pack_plan
+from malstrom_py.workers.ray.job_config import JobSetup, WorkerOptions
 from malstrom_py.workers.ray.node_watch import NodeWatch
-from malstrom_py.workers.ray.ray_workers import RayWorkers
-from malstrom_py.workers.ray.worker_handle import WorkerProcesses
+from malstrom_py.workers.ray.worker_actor import ClusterMachines
+from malstrom_py.workers.remote.packed_plan import pack_plan
+from malstrom_py.workers.remote.remote_workers import RemoteWorkers
+from malstrom_py.workers.remote.worker_handle import WorkerProcesses
+from malstrom_py.workers.remote.worker_setup import Wiring
 from malstrom_py.workers.transport.base import JobSecret
 from malstrom_py.workers.transport.messages import Start
 from tests.integration.ray.leftovers import pids
@@ -36,12 +39,13 @@ def on_ray(plan: Plan) -> Grouped:
         workers=2,
         batching=mp.Batching(),
         checks=False,
-        wiring=Wiring(on_loopback=True, ports=None, secret=JobSecret.new()),
+        wiring=Wiring(JobSecret.new()),
         options=WorkerOptions(num_cpus=0.1),
         start_timeout_s=60.0,
         autoscaling=False,
     )
-    return Grouped(RayWorkers(setup, plan, SystemClock(), NodeWatch(), WorkerProcesses(setup)), plan)
+    machines = ClusterMachines(setup, NodeWatch())
+    return Grouped(RemoteWorkers(setup, plan, SystemClock(), machines, WorkerProcesses(machines)), plan)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import DeadlineError
-from malstrom_py.workers.ray.job_config import pack_plan
+from malstrom_py.workers.remote.packed_plan import pack_plan
 from tests.integration.ray.leftovers import actors, until
 
 pytestmark = pytest.mark.only_classic

@@ -26,7 +26,7 @@ from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.commands import MetricsCommand, RescaleCommand, SnapshotCommand, StatusCommand
 from malstrom_py.workers.reports.job_status import JobOutcome, Moving, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
-from malstrom_py.workers.runtime.in_process import WakefulClock
+from malstrom_py.workers.runtime.local_runtime import WakefulClock
 
 NOTHING = RunResult("a", {}, 0.0)
 

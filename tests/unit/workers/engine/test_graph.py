@@ -23,7 +23,7 @@ from malstrom_py.rescale.moves import receiving_machine as events
 from malstrom_py.testing import VirtualClock, as_step
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, WorkerGraph, build_graph, deal_parts
-from malstrom_py.workers.ray.job_config import pack_plan, unpack_plan
+from malstrom_py.workers.remote.packed_plan import pack_plan, unpack_plan
 
 
 @dataclass(frozen=True)

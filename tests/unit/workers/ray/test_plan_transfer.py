@@ -11,7 +11,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import PlanError
-from malstrom_py.workers.ray.job_config import pack_plan, unpack_plan
+from malstrom_py.workers.remote.packed_plan import pack_plan, unpack_plan
 
 
 def test_a_plan_comes_with_all_its_functions() -> None:

@@ -16,7 +16,7 @@ from malstrom_py.errors import OperatorError
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, deal_parts
 from malstrom_py.workers.engine.worker import Worker
-from malstrom_py.workers.ray.worker_actor import BlackBox, read_black_box, watch
+from malstrom_py.workers.remote.worker_server import BlackBox, read_black_box, watch
 
 
 def until_it_fails(worker: Worker) -> None:
@@ -52,7 +52,7 @@ def test_it_names_the_step_the_part_and_up_to_where_it_was_read(tmp_path: Path) 
 
 def test_what_is_noted_outlives_the_process(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from malstrom_py.workers.ray.worker_actor import BlackBox; "
+        "import os, sys; from pathlib import Path; from malstrom_py.workers.remote.worker_server import BlackBox; "
         "BlackBox(Path(sys.argv[1])).note('first'); os._exit(1)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "box")], check=False)

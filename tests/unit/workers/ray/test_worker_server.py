@@ -16,7 +16,7 @@ from malstrom_py.rescale.channels.channel import ChannelId, Frame, Grant
 from malstrom_py.worker_context import WorkerInfo
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sinks
-from malstrom_py.workers.ray.worker_actor import WorkerServer
+from malstrom_py.workers.remote.worker_server import WorkerServer
 from malstrom_py.workers.reports.error_transfer import unpack_error
 from malstrom_py.workers.runtime.worker_host import _EXECUTED_BY
 from malstrom_py.workers.transport.messages import (

@@ -1,6 +1,6 @@
-"""The coordinator's handle on one worker actor: starts it, watches it, kills it.
+"""The coordinator's handle on a worker in another process: starts it, watches it, kills it.
 
-Rule: a failure is one of our errors, never an error of Ray; every wait has a deadline.
+Rule: a failure is one of our errors, whatever runs the process; every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -8,64 +8,83 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from dataclasses import replace
-from typing import Any, Final
-
-import ray
-from ray.exceptions import RayActorError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import InternalError, MalstromError, PeerError
+from malstrom_py.errors import MalstromError, PeerError
 from malstrom_py.workers.coordinator.worker_calls import late_reply
-from malstrom_py.workers.ray.cluster import NAMESPACE, summarize_error
-from malstrom_py.workers.ray.job_config import JobSetup
-from malstrom_py.workers.ray.worker_actor import PackedFailure, box_path, read_black_box, worker_class
+from malstrom_py.workers.remote.worker_server import PackedFailure, box_path
+from malstrom_py.workers.remote.worker_setup import WorkerSetup
 from malstrom_py.workers.reports.error_transfer import failure_of
-
-WORDS_S: Final = 10.0
-"""The timeout for reading a black box on another machine."""
 
 LOOK_S: Final = 0.5
 """How often a wait makes its other checks."""
 
 
-class WorkerProcess:
-    """An actor that can run a worker of a job, on any node except ``but``."""
-
-    def __init__(self, setup: JobSetup, but: Collection[str] = ()) -> None:
-        options = setup.options
-        self.actor = worker_class(
-            {
-                "num_cpus": options.num_cpus,
-                "num_gpus": options.num_gpus,
-                "memory": options.memory or None,
-                "resources": dict(options.resources) or None,
-                "runtime_env": options.runtime_env,
-                "namespace": NAMESPACE,
-                "scheduling_strategy": {"spread": "SPREAD", "pack": "DEFAULT"}[options.placement],
-                "label_selector": {"ray.io/node-id": f"!in({','.join(sorted(but))})"} if but else None,
-            }
-        ).remote(setup.job)
-        self.found_node = self.actor.node.remote().future()
+class WorkerProcess(Protocol):
+    """A process that can run workers, one after the other."""
 
     @property
     def node(self) -> str | None:
-        """The id of its node, once it is known."""
-        if not self.found_node.done() or self.found_node.exception() is not None:
-            return None
-        return str(self.found_node.result())
+        """The id of its machine, once it is known."""
+        ...
+
+    def open(self, setup: WorkerSetup, plan: Any, worker: int, coordinator: Any) -> Future[Any]:
+        """Call `WorkerRuns.open`. ``plan``: as returned by `Machines.share`."""
+        ...
+
+    def run(self) -> Future[Any]:
+        """Call `WorkerRuns.run`."""
+        ...
+
+    def result(self, call: Future[Any], worker: int) -> Any:
+        """Return the result of a ``call`` for ``worker`` that has ended. `PeerError` if the process has died."""
+        ...
+
+    def read_black_box(self, path: Path) -> str:
+        """Return the content of a black box on its machine, or ""."""
+        ...
 
     def kill(self) -> None:
         """Kill the process."""
-        ray.kill(self.actor, no_restart=True)
+        ...
+
+
+class Machines(Protocol):
+    """What runs the processes of workers: a cluster, or this machine."""
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """The ids of the machines that no longer react."""
+        ...
+
+    def new_process(self, but: Collection[str] = ()) -> WorkerProcess:
+        """Start a process on any machine except ``but``."""
+        ...
+
+    def share(self, plan: bytes) -> Any:
+        """Return a packed plan as processes take it."""
+        ...
+
+    def check_room(self, size: int, *, now: bool = False) -> None:
+        """Do as `WorkerGroup.check_room`."""
+        ...
+
+    def check_lost_room(self, wanted: int) -> None:
+        """Raise `PeerError` if there is no longer room for the ``wanted`` workers, some of which start."""
+        ...
+
+    def why_late(self, wanted: int) -> str:
+        """Return where to look, and what to do, if workers have not started in time."""
+        ...
 
 
 class WorkerProcesses:
-    """The processes of a job's workers. Those whose worker survives a run are kept for the next one (S6)."""
+    """The processes of a job's workers on ``machines``. Those whose worker survives are kept for the next run (S6)."""
 
-    def __init__(self, setup: JobSetup) -> None:
-        self._setup = setup
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
         self._kept: dict[int, WorkerProcess] = {}
 
     def take(self, worker: int, but: Collection[str] = ()) -> WorkerProcess:
@@ -75,7 +94,7 @@ class WorkerProcesses:
             if process.node not in but:
                 return process
             process.kill()
-        return WorkerProcess(self._setup, but)
+        return self._machines.new_process(but)
 
     def keep(self, worker: int, process: WorkerProcess) -> None:
         """Keep the process of ``worker``, whose loop has ended."""
@@ -83,7 +102,7 @@ class WorkerProcesses:
 
     def replace(self, worker: int, but: Collection[str]) -> None:
         """Start a new process for ``worker``, which was lost."""
-        self._kept[worker] = WorkerProcess(self._setup, but)
+        self._kept[worker] = self._machines.new_process(but)
 
     def kill_kept(self) -> None:
         """Kill the processes that are kept."""
@@ -92,14 +111,14 @@ class WorkerProcesses:
 
 
 class WorkerHandle:
-    """The worker ``worker`` of a run, in ``process``. ``plan``: packed, in Ray's store; ``coordinator``: the
-    coordinator's address. ``notify`` is called, in any thread, when it is up or has ended.
+    """The worker ``worker`` of a run, in ``process``. ``plan``: packed and shared; ``coordinator``: the coordinator's
+    address. ``notify`` is called, in any thread, when it is up or has ended.
     """
 
     def __init__(
         self,
         process: WorkerProcess,
-        setup: JobSetup,
+        setup: WorkerSetup,
         plan: Any,
         worker: int,
         coordinator: Any,
@@ -110,7 +129,7 @@ class WorkerHandle:
         self.address: Any = None
         self._notify = notify
         self._box = box_path(setup.wiring.secret.token, setup.incarnation, worker) if setup.watched else None
-        self._up = process.actor.open.remote(replace(setup, plan=b""), plan, worker, coordinator).future()
+        self._up = process.open(setup, plan, worker, coordinator)
         self._up.add_done_callback(lambda _: notify())
         self.loop: Future[Any] | None = None
         """The call that runs the loop; None before `run`."""
@@ -127,8 +146,8 @@ class WorkerHandle:
 
     def run(self) -> None:
         """Store the address and start the loop, or raise the error of the start."""
-        self.address = result_of(self._up, self.worker)
-        self.loop = self.process.actor.run.remote().future()
+        self.address = self._result_of(self._up)
+        self.loop = self.process.run()
         self.loop.add_done_callback(lambda _: self._notify())
 
     @property
@@ -149,7 +168,7 @@ class WorkerHandle:
         if self.loop is None or not self.loop.done():
             return None
         try:
-            result_of(self.loop, self.worker)
+            self._result_of(self.loop)
         except PeerError as error:
             return (1 if error.peer == self.worker else 2), error
         except MalstromError as error:
@@ -158,17 +177,7 @@ class WorkerHandle:
 
     def read_black_box(self) -> str:
         """Return the content of the dead worker's black box, or ""."""
-        if self._box is None:
-            return ""
-        if self._box.exists():
-            return read_black_box(self._box)
-        try:
-            here = NodeAffinitySchedulingStrategy(self.process.found_node.result(0.0), soft=False)
-            remote: Any = ray.remote  # its types lack the scheduling strategy
-            read = remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(read_black_box)
-            return str(ray.get(read.remote(self._box), timeout=WORDS_S))
-        except (RayError, TimeoutError):
-            return ""  # the node is gone too
+        return "" if self._box is None else self.process.read_black_box(self._box)
 
     def release(self) -> WorkerProcess:
         """Delete the black box, and return the process."""
@@ -179,6 +188,13 @@ class WorkerHandle:
     def kill(self) -> None:
         """Kill the worker's process."""
         self.release().kill()
+
+    def _result_of(self, call: Future[Any]) -> Any:
+        """Return the value of a call, or raise its error as one of ours."""
+        value = self.process.result(call, self.worker)
+        if isinstance(value, PackedFailure):
+            raise failure_of(self.worker, value.packed)
+        return value
 
 
 def await_ends(handles: Sequence[WorkerHandle], timeout_s: float, look: Callable[[], None]) -> None:
@@ -201,26 +217,3 @@ def await_ends(handles: Sequence[WorkerHandle], timeout_s: float, look: Callable
             raise end[1]
     if missing := [handle.worker for handle in handles if not handle.has_ended]:
         raise late_reply(missing, "close", timeout_s)
-
-
-def result_of(future: Future[Any], worker: int) -> Any:
-    """Return the value of an actor call, or raise its error as one of ours."""
-    try:
-        value = future.result(timeout=0)
-    except RayActorError as error:
-        raise worker_died(worker, error) from None
-    except RayError as error:
-        raise InternalError(f"worker {worker}: {summarize_error(error)}") from error
-    if isinstance(value, PackedFailure):
-        raise failure_of(worker, value.packed)
-    return value
-
-
-def worker_died(worker: int, error: RayActorError) -> PeerError:
-    """Return the error for a dead worker process, with what Ray knows about it."""
-    return PeerError(
-        f"worker {worker} died: {summarize_error(error)}. Its log, and Ray's on its node, may say why (killed, out of "
-        f"memory, its node gone). Without snapshots the job fails; with them it restarts from the last, as often as "
-        f"restart= allows",
-        peer=worker,
-    )

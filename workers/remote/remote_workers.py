@@ -1,6 +1,6 @@
-"""The workers of a run on Ray, a `WorkerGroup`: starts, reaches, watches and ends them.
+"""The workers of a run in other processes, a `WorkerGroup`: starts, reaches, watches and ends them.
 
-Rule: batches, orders and replies travel over the streams between the actors; Ray's calls start, run and watch actors.
+Rule: batches, orders and replies travel over the streams between the processes.
 Each run has streams with its own incarnation number, so messages of an earlier run are dropped. Of all failures the one
 nearest to the root is raised: a user's error before a death, a death before a lost stream.
 """
@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import ray
-
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, MalstromError, PeerError
@@ -22,11 +20,10 @@ from malstrom_py.workers.coordinator.recovery import RunStart
 from malstrom_py.workers.coordinator.worker_calls import TURN_S
 from malstrom_py.workers.coordinator.worker_group import Arrived, StartGroup
 from malstrom_py.workers.engine.worker_loop import Wake
-from malstrom_py.workers.ray.cluster import check_room
-from malstrom_py.workers.ray.job_config import JobSetup, pack_plan
-from malstrom_py.workers.ray.node_watch import NodeWatch
-from malstrom_py.workers.ray.worker_handle import WorkerHandle, WorkerProcesses, await_ends
-from malstrom_py.workers.ray.worker_startup import StartupParts, StartupPhase, WorkerStartup
+from malstrom_py.workers.remote.packed_plan import pack_plan
+from malstrom_py.workers.remote.worker_handle import Machines, WorkerHandle, WorkerProcesses, await_ends
+from malstrom_py.workers.remote.worker_setup import WorkerSetup
+from malstrom_py.workers.remote.worker_startup import StartupParts, StartupPhase, WorkerStartup
 from malstrom_py.workers.reports.error_transfer import failure_of
 from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
@@ -60,14 +57,13 @@ ROOT_S: Final = 2.0
 _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
-class RayWorkers:
-    """The workers of ``plan`` in a run that is configured by ``setup``, in ``processes`` that may outlive the run.
-
-    ``node_watch``: knows the silent nodes.
+class RemoteWorkers:
+    """The workers of ``plan`` in a run that is configured by ``setup``, on ``machines``, in ``processes`` that may
+    outlive the run.
     """
 
     def __init__(
-        self, setup: JobSetup, plan: Plan, clock: Clock, node_watch: NodeWatch, processes: WorkerProcesses
+        self, setup: WorkerSetup, plan: Plan, clock: Clock, machines: Machines, processes: WorkerProcesses
     ) -> None:
         self.wake = Wake()
         self.busy = self.at_work = False
@@ -78,7 +74,7 @@ class RayWorkers:
         self._setup = setup
         self._plan = plan
         self._clock = clock
-        self._node_watch = node_watch
+        self._machines = machines
         self._processes = processes
         self._packed: Any = None
         self._handles: dict[int, WorkerHandle] = {}
@@ -101,9 +97,9 @@ class RayWorkers:
 
     def start(self, start: StartGroup) -> None:
         if self._packed is None:
-            self._packed = ray.put(pack_plan(self._plan))
+            self._packed = self._machines.share(pack_plan(self._plan))
         parts = StartupParts(
-            self._setup, self._packed, self._processes, self._streams, self._clock, self.wake.set, self._node_watch
+            self._setup, self._packed, self._processes, self._streams, self._clock, self.wake.set, self._machines
         )
         self._startup = WorkerStartup(start, parts, self._handles)
         self._processes.kill_kept()  # a run of fewer workers leaves some
@@ -135,8 +131,7 @@ class RayWorkers:
             self._take(self._received(TURN_S if wait_s is None else min(TURN_S, wait_s)))
 
     def check_room(self, size: int, *, now: bool = False) -> None:
-        if now or not self._setup.autoscaling:
-            check_room(size, self._setup.options.needs, but=self._node_watch.silent)
+        self._machines.check_room(size, now=now)
 
     def counts(self) -> dict[int, Mapping[str, StepCounts]]:
         return {worker: self._counts.get(worker, {}) for worker in self._handles}
@@ -184,7 +179,7 @@ class RayWorkers:
             )
         finally:
             for handle in handles:
-                if keeps and handle.survives and handle.node not in self._node_watch.silent:
+                if keeps and handle.survives and handle.node not in self._machines.silent:
                     self._processes.keep(handle.worker, handle.release())
                 else:
                     handle.kill()
@@ -195,7 +190,7 @@ class RayWorkers:
         """Start processes for the workers that are lost, which takes longer than all else before the next run."""
         for handle in handles:
             if handle.has_ended and not handle.survives:
-                self._processes.replace(handle.worker, self._node_watch.silent)
+                self._processes.replace(handle.worker, self._machines.silent)
 
     # Internals.
 
@@ -285,7 +280,7 @@ class RayWorkers:
 
     def _check_nodes(self, handles: Iterable[WorkerHandle]) -> None:
         """Raise `PeerError` if one of ``handles`` is on a silent node."""
-        silent = self._node_watch.silent
+        silent = self._machines.silent
         if not silent:
             return
         for handle in handles:
@@ -318,5 +313,5 @@ class RayWorkers:
         """Return the death of a worker, with the content of its black box."""
         peer = death.peer if isinstance(death, PeerError) else None
         handle = None if peer is None else handles.get(peer)
-        words = "" if handle is None or handle.node in self._node_watch.silent else handle.read_black_box()
+        words = "" if handle is None or handle.node in self._machines.silent else handle.read_black_box()
         return PeerError(f"{death}. When it died, {words}", peer=peer) if words else death

@@ -1,7 +1,7 @@
-"""Starts worker actors on Ray, builds the workers and connects them: the first workers, and workers that join later.
+"""Starts the processes of workers, builds the workers and connects them: the first workers, and those that join later.
 
 Rule: nothing here blocks: `advance` goes as far as the replies allow. Every wait has a deadline, and fails early if the
-cluster no longer has enough room.
+machines no longer have enough room.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from enum import StrEnum
 from typing import Any, Final
 
 from malstrom_py.clock import Clock
-from malstrom_py.errors import DeadlineError, PeerError
+from malstrom_py.errors import DeadlineError
 from malstrom_py.workers.coordinator.worker_calls import ANSWER_S, late_reply
 from malstrom_py.workers.coordinator.worker_group import StartGroup
-from malstrom_py.workers.ray.cluster import describe_needs, describe_room, room_now
-from malstrom_py.workers.ray.job_config import JobSetup
-from malstrom_py.workers.ray.node_watch import NodeWatch
-from malstrom_py.workers.ray.worker_handle import WorkerHandle, WorkerProcesses
+from malstrom_py.workers.remote.worker_handle import Machines, WorkerHandle, WorkerProcesses
+from malstrom_py.workers.remote.worker_setup import WorkerSetup
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.messages import COORDINATOR, Reach, Welcome
 
 LOOK_S: Final = 1.0
-"""How often the room in the cluster is checked."""
+"""How often the room is checked."""
 
 BUILD_S: Final = 600.0
 """The timeout for opening sinks and restoring state in the first workers. Joiners have the rest of their start's."""
@@ -40,17 +38,17 @@ class StartupPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StartupParts:
-    """What a start needs. ``plan``: the packed plan in Ray's store; ``notify`` is called, in any thread, when a worker
+    """What a start needs. ``plan``: packed and shared; ``notify`` is called, in any thread, when a worker
     is up or has ended.
     """
 
-    setup: JobSetup
+    setup: WorkerSetup
     plan: Any
     processes: WorkerProcesses
     streams: Transport
     clock: Clock
     notify: Callable[[], None]
-    node_watch: NodeWatch
+    machines: Machines
 
 
 class WorkerStartup:
@@ -61,7 +59,7 @@ class WorkerStartup:
         self.phase = StartupPhase.STARTING
         self._parts = parts
         self._present = present
-        self._avoided = parts.node_watch.silent
+        self._avoided = parts.machines.silent
         self._began_s = self._look_s = parts.clock.monotonic_s()
         self._until_s = self._began_s + parts.setup.start_timeout_s
         self._awaited: set[int] = set()
@@ -134,20 +132,15 @@ class WorkerStartup:
             missing = [str(handle.worker) for handle in self.handles.values() if not handle.is_up]
             raise DeadlineError(
                 f"worker {', '.join(missing)} of job {parts.setup.job!r} did not start within {deadline_s:g} s: "
-                f"see `ray status` for whether the cluster has room: {self._room()} (each needs "
-                f"{describe_needs(parts.setup.options.needs)}). Or allow more with RayRuntime(start_timeout_s=)",
+                f"{parts.machines.why_late(len(self._present) + len(self.handles))}",
                 wait="the start of workers",
                 deadline_s=deadline_s,
             )
-        if now_s >= self._look_s and not parts.setup.autoscaling:
+        if now_s >= self._look_s:
             self._look_s = now_s + LOOK_S
-            self._check_room()
+            parts.machines.check_lost_room(len(self._present) + len(self.handles))
         self._start_elsewhere()
         return False
-
-    def _room(self) -> str:
-        wanted = len(self._present) + len(self.handles)
-        return describe_room(wanted, self._parts.setup.options.needs, but=self._parts.node_watch.silent)
 
     def _new_handle(self, worker: int) -> WorkerHandle:
         parts = self._parts
@@ -155,21 +148,11 @@ class WorkerStartup:
         return WorkerHandle(process, parts.setup, parts.plan, worker, parts.streams.address, parts.notify)
 
     def _start_elsewhere(self) -> None:
-        """Replace workers that may be on a silent node. Ray knows a worker's node only once it is up."""
-        if self._parts.node_watch.silent <= self._avoided:
+        """Replace workers that may be on a silent node. The machine of a worker is known only once it is up."""
+        if self._parts.machines.silent <= self._avoided:
             return
-        self._avoided = self._avoided | self._parts.node_watch.silent
+        self._avoided = self._avoided | self._parts.machines.silent
         for worker, handle in self.handles.items():
             if not handle.is_up or handle.node in self._avoided:
                 handle.kill()
                 self.handles[worker] = self._new_handle(worker)
-
-    def _check_room(self) -> None:
-        setup = self._parts.setup
-        room = room_now(setup.options.needs, but=self._parts.node_watch.silent)
-        wanted = len(self._present) + len(self.handles)
-        if room < wanted:
-            raise PeerError(
-                f"job {setup.job!r} waits for {wanted} workers to start, and the Ray cluster has room for "
-                f"only {room} since it lost a node. Add a node, or run fewer workers"
-            )

@@ -1,0 +1,1 @@
+"""The runtime that runs workers in processes of this machine, without Ray."""

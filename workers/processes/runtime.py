@@ -1,0 +1,160 @@
+"""The runtime of worker processes on this machine: the coordinator is in the program, each worker in a process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Literal
+
+from malstrom_py import logs
+from malstrom_py.builder.plan import Plan
+from malstrom_py.clock import Clock, SystemClock
+from malstrom_py.errors import PlanError
+from malstrom_py.errors.text import redacts
+from malstrom_py.metrics import Metrics
+from malstrom_py.rescale.autoscaling import Autoscale
+from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.workers.coordinator.coordinator import Coordinator
+from malstrom_py.workers.coordinator.recovery import LATEST, SnapshotUse
+from malstrom_py.workers.coordinator.sink_commits import SinkCommits
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.graph_builder import build_sinks
+from malstrom_py.workers.monitoring.dashboard import Dashboard
+from malstrom_py.workers.processes.worker_process import FORKS, ThisMachine
+from malstrom_py.workers.remote.remote_workers import RemoteWorkers
+from malstrom_py.workers.remote.worker_handle import WorkerProcesses
+from malstrom_py.workers.remote.worker_setup import Wiring, WorkerSetup, in_other_processes
+from malstrom_py.workers.reports.event_log import EventLog, OnEvent
+from malstrom_py.workers.runtime.hot_reload import HotReload
+from malstrom_py.workers.runtime.local_runtime import LocalRuntime
+from malstrom_py.workers.runtime.supervisor import Restart
+from malstrom_py.workers.transport.base import JobSecret
+
+START_S = 60.0
+"""The timeout for the start of workers."""
+
+
+class Processes(LocalRuntime[RemoteWorkers]):
+    """Runs jobs on this machine in ``workers`` processes, one for each processor if None; no Ray is needed.
+
+    ``start_timeout_s``: the timeout for the start of workers, also in a rescale. All other options are those of
+    `InProcess`; the coordinator is in this program, and ends its processes. With ``snapshots=`` the job survives the
+    death of a worker: it restarts from the last one.
+
+    The user's functions, sources and sinks are copied to the workers. A sink that shows its rows in the program, such
+    as `malstrom_py.sinks.Memory`, does so here, too.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job, out = mp.Job("docs"), sinks.Memory()
+    >>> numbers = job.source("in", sources.Memory(range(6))).key_by("parity", lambda n: n % 2)
+    >>> numbers.sum("sum").final().sink("out", out)
+    >>> result = mp.Processes(workers=2, progress=False).run(job)
+    >>> result.read, sorted(out.items)
+    (6, [6, 9])
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        *,
+        batch: Batching | None = None,
+        progress: bool | None = None,
+        checks: bool = False,
+        snapshots: Snapshots | None = None,
+        resume: str = LATEST,
+        restart: Restart | Literal["never"] | None = None,
+        allow_dropped_state: bool = False,
+        on_event: OnEvent | None = None,
+        metrics: Metrics | None = None,
+        dashboard: Dashboard | bool = False,
+        autoscale: Autoscale | None = None,
+        redact_errors: bool = False,
+        start_timeout_s: float = START_S,
+    ) -> None:
+        is_number = isinstance(start_timeout_s, int | float) and not isinstance(start_timeout_s, bool)
+        if not (is_number and start_timeout_s > 0):
+            raise PlanError(f"Processes: start_timeout_s must be a number of seconds above 0, got {start_timeout_s!r}")
+        super().__init__(
+            len(_processors()) if workers is None else workers,
+            batch=batch,
+            clock=SystemClock(),
+            progress=progress,
+            checks=checks,
+            snapshots=snapshots,
+            resume=resume,
+            restart=restart,
+            allow_dropped_state=allow_dropped_state,
+            on_event=on_event,
+            metrics=metrics,
+            dashboard=dashboard,
+            autoscale=autoscale,
+            redact_errors=redact_errors,
+        )
+        self._keeping = in_other_processes(self._keeping, "Processes")
+        self._start_timeout_s = start_timeout_s
+        FORKS.warm_up()
+
+    def _runs_of_job(self) -> _ProcessRuns:
+        return _ProcessRuns(
+            self._batching,
+            checks=self._checks,
+            start_timeout_s=self._start_timeout_s,
+            redact_errors=self._redact_errors or redacts(),
+        )
+
+    def _reloads(self, plan: Plan) -> HotReload:
+        return HotReload(plan, by_value=True)
+
+
+class _ProcessRuns:
+    """The runs of a job in processes. A `JobRuns`. Processes whose worker survives a run are there for the next one."""
+
+    def __init__(self, batching: Batching, *, checks: bool, start_timeout_s: float, redact_errors: bool) -> None:
+        self._batching = batching
+        self._checks = checks
+        self._start_timeout_s = start_timeout_s
+        self._redact_errors = redact_errors
+        self._wiring = Wiring(JobSecret.new())
+        self._machine = ThisMachine()
+        self._processes = WorkerProcesses(self._machine)
+
+    def coordinator(
+        self,
+        plan: Plan,
+        workers: int,
+        clock: Clock,
+        keeping: SnapshotUse | None,
+        log: EventLog | None = None,
+        *,
+        is_again: bool = False,
+    ) -> Coordinator[RemoteWorkers]:
+        setup = WorkerSetup(
+            job=plan.job,
+            batching=self._batching,
+            wiring=self._wiring,
+            start_timeout_s=self._start_timeout_s,
+            checks=self._checks,
+            keeping=keeping,
+            watched=is_again,
+            logs=logs.configured(),
+            redact_errors=self._redact_errors,
+        )
+        return Coordinator(
+            plan,
+            RemoteWorkers(setup, plan, clock, self._machine, self._processes),
+            workers=workers,
+            clock=clock,
+            keeping=keeping,
+            commits=SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s(), stored=keeping is not None),
+            log=log,
+        )
+
+    def close(self) -> None:
+        self._processes.kill_kept()
+
+
+def _processors() -> Sequence[int]:
+    """Return the processors that this program may use."""
+    available = getattr(os, "sched_getaffinity", None)
+    return [*available(0)] if available is not None else range(os.cpu_count() or 1)
