@@ -219,11 +219,7 @@ class RayRuntime:
         self._autoscaling = autoscaling
         self._progress = progress
         keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
-        self._keeping = (
-            None
-            if keeping is None
-            else replace(keeping, snapshots=for_other_processes(keeping.snapshots, "RayRuntime"))
-        )
+        self._keeping = in_other_processes(keeping, "RayRuntime")
         self._restart = restart_of(restart, kept=self._keeping is not None)
 
     def run(

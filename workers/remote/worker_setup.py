@@ -72,7 +72,7 @@ def log_as(setup: WorkerSetup, worker: int | None = None) -> None:
 
 
 def in_other_processes(keeping: SnapshotUse | None, runtime: str) -> SnapshotUse | None:
-    """Return ``keeping`` with an absolute path. `PlanError` of ``runtime`` if workers cannot be sent the checkpointer."""
+    """Return ``keeping`` with an absolute path. `PlanError` if workers cannot be sent the checkpointer."""
     if keeping is None:
         return None
     snapshots = keeping.snapshots
