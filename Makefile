@@ -14,6 +14,7 @@ KILLS ?= 500
 STOPS ?= 0
 SINK ?= files
 STATE_BYTES ?= 0
+RUNTIME ?= ray
 
 # Without bytecode on disk, each process compiles all modules again: half of the time of a short command.
 unexport PYTHONDONTWRITEBYTECODE
@@ -54,7 +55,8 @@ help:
 	@echo "make soak        $(SEEDS) random runs of the rescale model, of whole jobs in the simulator, of commits, and of commits to"
 	@echo "                 PostgreSQL, a fifth of them, which needs its server (SEEDS=...); random functions of rows, compiled"
 	@echo "                 and called (EXAMPLES=100000)"
-	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes; STOPS=..."
+	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes; STOPS=...,"
+	@echo "                 RUNTIME=processes: workers of a job in processes without Ray"
 	@echo "                 stops some until the job has restarted without them; SINK=postgres: another sink than files;"
 	@echo "                 STATE_BYTES=40000: state so large that it goes ahead of moves"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
@@ -156,7 +158,7 @@ soak: $(VENV)/.dev
 		tests/unit/traced/test_traced_law.py tests/unit/operators/test_compiled_folds.py tests/laws/test_compiled_jobs.py
 
 chaos: $(VENV)/.dev
-	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK) --state-bytes $(STATE_BYTES)
+	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK) --state-bytes $(STATE_BYTES) --runtime $(RUNTIME)
 
 mutants: $(VENV)/.dev
 	@$(PY) -m tests.simulation.protocol_model.mutants

@@ -33,7 +33,7 @@ from malstrom_py.workers.monitoring.dashboard import Dashboard
 from malstrom_py.workers.monitoring.observers import Observers
 from malstrom_py.workers.ray import discovery
 from malstrom_py.workers.ray.job_config import JobSetup, Placement, WorkerOptions, node_address
-from malstrom_py.workers.remote.worker_setup import Wiring
+from malstrom_py.workers.remote.worker_setup import Wiring, in_other_processes
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import OnEvent
 from malstrom_py.workers.reports.job_status import check_size

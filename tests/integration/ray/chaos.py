@@ -1,5 +1,5 @@
-"""Kill and stop workers and coordinators of a job on Ray at random moments, and check that its output is exact:
-``python -m tests.integration.ray.chaos --kills 500 --stops 10 --sink files`` (``make chaos``).
+"""Kill and stop workers and coordinators of a job at random moments, and check that its output is exact:
+``python -m tests.integration.ray.chaos --kills 500 --stops 10 --sink files --runtime ray`` (``make chaos``).
 
 Every record has its part and its number, and the state of its key counts it. The rows at the end therefore show every
 record that was lost, duplicated or counted twice. A kill counts once the process is gone and the job has restarted. A
@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,7 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import MalstromError
 from malstrom_py.workers.ray import coordinator_watch
+from tests.integration.processes.worker_pids import worker_pids
 from tests.integration.ray.chaos_ends import ENDS, Row
 from tests.integration.ray.leftovers import is_alive, pids
 from tests.integration.transport.ends import local_ray
@@ -113,13 +114,16 @@ def until(holds: Callable[[], bool], what: Callable[[], object]) -> None:
 
 
 class Chaos:
-    """Kills actors of the job of ``handle``, chosen by ``rng``. ``hits``: the number of kills of each kind."""
+    """Kills processes of the job of ``handle``, chosen by ``rng``. ``hits``: the number of kills of each kind.
+    ``pids``: returns the living processes of a kind.
+    """
 
-    def __init__(self, handle: mp.JobHandle, rng: random.Random) -> None:
+    def __init__(self, handle: mp.JobHandle, rng: random.Random, pids: Callable[[str], list[int]]) -> None:
         self.hits = defaultdict[str, int](int)
         self.slowest_s = 0.0
         self._handle = handle
         self._rng = rng
+        self._pids = pids
 
     def next_snapshot(self, but: str | None) -> str | None:
         """Wait for a snapshot other than ``but``, and return its id."""
@@ -140,8 +144,8 @@ class Chaos:
         if rescales:
             self._rescale()
         restarts = self._handle.status().restarts
-        until(lambda: bool(pids(kind)), lambda: f"no {kind} is alive")
-        pid = self._rng.choice(pids(kind))
+        until(lambda: bool(self._pids(kind)), lambda: f"no {kind} is alive")
+        pid = self._rng.choice(self._pids(kind))
         began_s = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         until(lambda: not is_alive(pid), lambda: f"process {pid} is alive")
@@ -159,8 +163,8 @@ class Chaos:
         before = self.next_snapshot(self._last())  # all workers are up
         time.sleep(self._rng.uniform(0.0, PAUSE_S))
         restarts = self._handle.status().restarts
-        until(lambda: bool(pids(kind)), lambda: f"no {kind} is alive")
-        pid = self._rng.choice(pids(kind))
+        until(lambda: bool(self._pids(kind)), lambda: f"no {kind} is alive")
+        pid = self._rng.choice(self._pids(kind))
         os.kill(pid, signal.SIGSTOP)
         try:
             if kind == "CoordinatorActor":
@@ -205,26 +209,26 @@ def ravage(
     stops: int = 0,
     sink: str = "files",
     state_bytes: int = 0,
+    runtime: str = "ray",
 ) -> dict[str, int]:
-    """Kill ``kills`` times and stop ``stops`` actors, then stop the job, check all its rows, and return the number of
-    each kind.
+    """Kill ``kills`` times and stop ``stops`` processes, then stop the job, check all its rows, and return the number
+    of each kind. ``runtime``: "ray", or "processes", whose coordinator is this program.
     """
-    rng = random.Random(seed)
-    runtime = mp.RayRuntime(
-        2,
-        num_cpus=0.2,
-        snapshots=mp.Snapshots(folder / "snapshots", interval_s=0.5),
-        restart=mp.Restart(max_restarts=100_000, backoff_s=0.05, backoff_max_s=0.2),
-    )
+    rng, on_ray = random.Random(seed), runtime == "ray"
+    kept: dict[str, Any] = {
+        "snapshots": mp.Snapshots(folder / "snapshots", interval_s=0.5),
+        "restart": mp.Restart(max_restarts=100_000, backoff_s=0.05, backoff_max_s=0.2),
+    }
+    running = mp.RayRuntime(2, num_cpus=0.2, **kept) if on_ray else mp.Processes(2, **kept)
     with ENDS[sink](folder) as end, mock.patch.object(coordinator_watch, "SILENT_S", SILENT_S):
-        handle = runtime.start(chaotic("chaos", folder, sink=end.sink, state_bytes=state_bytes))
-        chaos = Chaos(handle, rng)
+        handle = running.start(chaotic("chaos", folder, sink=end.sink, state_bytes=state_bytes))
+        chaos = Chaos(handle, rng, pids if on_ray else lambda kind: worker_pids())
         for number in range(kills):
-            kind = "CoordinatorActor" if number % 4 == 3 else "WorkerActor"
+            kind = "CoordinatorActor" if on_ray and number % 4 == 3 else "WorkerActor"
             chaos.strike(kind, rescales=number % 2 == 1)
             say(f"{number + 1} of {kills} kills, seed {seed}: {kind}; the slowest took {chaos.slowest_s:.1f} s")
         for number in range(stops):
-            kind = "CoordinatorActor" if number % 4 == 3 else "WorkerActor"
+            kind = "CoordinatorActor" if on_ray and number % 4 == 3 else "WorkerActor"
             chaos.stop(kind)
             say(f"{number + 1} of {stops} stops, seed {seed}: {kind}")
         handle.stop(drain=True, timeout_s=PATIENCE_S)
@@ -241,11 +245,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--stops", type=int, default=0)
     parser.add_argument("--sink", choices=ENDS, default="files")
+    parser.add_argument("--runtime", choices=("ray", "processes"), default="ray")
     parser.add_argument("--state-bytes", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     chosen: Any = parser.parse_args(arguments)
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as in the tests: see tests/conftest.py
-    with tempfile.TemporaryDirectory(prefix="malstrom-chaos-") as folder, local_ray(num_cpus=4):
+    cluster = local_ray(num_cpus=4) if chosen.runtime == "ray" else nullcontext()
+    with tempfile.TemporaryDirectory(prefix="malstrom-chaos-") as folder, cluster:
         ravage(
             Path(folder),
             kills=chosen.kills,
@@ -254,6 +260,7 @@ def main(arguments: list[str] | None = None) -> None:
             stops=chosen.stops,
             sink=chosen.sink,
             state_bytes=chosen.state_bytes,
+            runtime=chosen.runtime,
         )
 
 

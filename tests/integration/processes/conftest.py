@@ -1,0 +1,37 @@
+"""Fixtures: a test leaves no process, thread or file of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from malstrom_py import sinks
+from malstrom_py.workers.processes.worker_process import FORKS
+from tests.integration.processes.worker_pids import worker_pids
+from tests.integration.ray.leftovers import check_nothing_left, things, until
+from tests.integration.ray.traffic import Attendance
+
+
+@pytest.fixture
+def tidy() -> Iterator[None]:
+    """Check that the test leaves nothing."""
+    FORKS.warm_up()
+    before = things(with_ray=False)
+    yield
+    until(lambda: not worker_pids())
+    check_nothing_left(before, with_ray=False)
+
+
+@pytest.fixture
+def out(tidy: None) -> sinks.Memory:
+    return sinks.Memory()
+
+
+@pytest.fixture
+def attendance(tmp_path: Path) -> Attendance:
+    """Return an attendance list in a new folder."""
+    folder = tmp_path / "attendance"
+    folder.mkdir()
+    return Attendance(folder)

@@ -1,0 +1,176 @@
+"""Jobs on worker processes of this machine: rescales, recovery, and their ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.errors import OperatorError, PeerError, PlanError
+from tests.integration.processes.worker_pids import worker_pids
+from tests.integration.ray.chaos import chaotic, check, ravage
+from tests.integration.ray.chaos_ends import rows_in
+from tests.integration.ray.leftovers import is_alive, until
+from tests.integration.ray.traffic import (
+    KEYS,
+    PATIENCE_S,
+    Attendance,
+    Tour,
+    check_counts,
+    check_order,
+    check_rows,
+    memory_rows,
+    moved_keys,
+    traffic,
+)
+from tests.tree import ROOT
+
+
+def test_a_job_goes_from_1_to_2_to_4_to_3_to_1(out: sinks.Memory, attendance: Attendance) -> None:
+    handle = mp.Processes(1).start(traffic("tour-of-processes", out, attendance))
+    Tour(handle, attendance).go(1, 2, 4, 3, 1)
+    assert len(worker_pids()) == 1
+    handle.stop()
+    result, rows = handle.wait(timeout_s=PATIENCE_S), memory_rows(out)
+    check_rows(rows, result)
+    check_order(out.by_key)
+    check_counts(result)
+    assert moved_keys(rows) > KEYS / 2
+
+
+def test_s6_state_and_files_are_exact_after_kills(tidy: None, tmp_path: Path) -> None:
+    hits = ravage(tmp_path, kills=4, seed=3, say=print, runtime="processes")
+    assert set(hits) - {"a worker that was leaving"} == {"WorkerActor", "WorkerActor in a rescale"}
+
+
+def test_s6_workers_that_survive_keep_their_processes(tidy: None, tmp_path: Path) -> None:
+    job, out = mp.Job("surviving-processes"), sinks.Memory()
+    source = sources.Generator(lambda part, start: iter(range(start, 1 << 60)), parts=3)
+    job.source("in", source).key_by("key", lambda n: n % 7).count("n").filter("few", lambda n: n < 0).sink("out", out)
+    handle = mp.Processes(3, snapshots=mp.Snapshots(tmp_path / "kept")).start(job)
+    handle.snapshot()
+    before = set(worker_pids())
+    killed = min(before)
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: handle.status().restarts == 1 and handle.status().phase == "steady")
+    assert before - set(worker_pids()) == {killed}
+    assert len(worker_pids()) == 3
+    handle.stop()
+
+
+def test_without_snapshots_a_death_ends_the_job(tidy: None) -> None:
+    job = mp.Job("dying-processes")
+    source = sources.Generator(lambda part, start: iter(range(start, 1 << 60)))
+    job.source("in", source).filter("none", lambda n: n < 0).sink("out", sinks.Memory())
+    handle = mp.Processes(2).start(job)
+    until(lambda: handle.status().phase == "steady")
+    killed = max(worker_pids())
+    os.kill(killed, signal.SIGKILL)
+    with pytest.raises(PeerError, match=rf"worker [01] died: its process \(pid: {killed}\) was ended by SIGKILL"):
+        handle.wait(timeout_s=PATIENCE_S)
+
+
+def test_a_snapshot_of_processes_resumes_in_this_process_and_back(tidy: None, tmp_path: Path) -> None:
+    kept = mp.Snapshots(tmp_path / "kept")
+    for runtime in (mp.Processes(3, snapshots=kept), mp.InProcess(2, snapshots=kept), mp.Processes(1, snapshots=kept)):
+        handle = runtime.start(chaotic("resuming-processes", tmp_path / "out"))
+        until(lambda: handle.status().counts.read > 500)  # noqa: B023  called here
+        handle.stop()
+        handle.wait(timeout_s=PATIENCE_S)
+    rows = rows_in(tmp_path / "out")
+    check(rows)
+    assert len(rows) > 1500
+
+
+def test_an_error_of_a_function_names_its_step_and_leaves_nothing(out: sinks.Memory) -> None:
+    job = mp.Job("failing-processes")
+    job.source("in", sources.Memory(range(100), parts=2)).map("divide", lambda n: 1 // (n - 70)).sink("out", out)
+    with pytest.raises(OperatorError, match="step 'divide' failed: ZeroDivisionError"):
+        mp.Processes(2, progress=False).run(job)
+    assert out.items == []
+
+
+def test_a_lambda_is_reloaded_on_all_workers(tidy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "of_processes.py"
+    module.write_text("def mark(n):\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import of_processes  # type: ignore[import-not-found]
+
+    job = mp.Job("reloaded-processes")
+    source = sources.Generator(lambda part, start: iter(range(start, 1 << 60)), parts=2)
+    marks = job.source("in", source).map("mark", of_processes.mark).key_by("by", lambda mark: mark)
+    marks.count("n").filter("none", lambda n: n < 0).sink("out", sinks.Memory())
+    handle = mp.Processes(2, snapshots=mp.Snapshots(tmp_path / "kept")).start(job)
+    handle.snapshot()
+    module.write_text("def mark(n):\n    return 2\n")
+    handle.reload("mark", probation_s=0.1)
+    until(lambda: handle.status().phase == "steady")
+    assert handle.metrics() is not None
+    handle.stop()
+
+
+PROGRAM = """
+import sys, time
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+
+class Own:
+    def __init__(self, n):
+        self.n = n
+
+def slow(n):
+    time.sleep(0.01)
+    return Own(n)
+
+job = mp.Job(sys.argv[1])
+out = sinks.Memory()
+numbers = job.source("in", sources.Memory(range(int(sys.argv[2])), parts=2)).map("own", slow)
+numbers.map("n", lambda own: own.n).sink("out", out)
+print(mp.Processes(2, progress=False).run(job).read, sorted(out.items) == list(range(int(sys.argv[2]))), flush=True)
+"""
+
+
+def program(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    file = folder / "program.py"
+    file.write_text(PROGRAM)
+    command = [sys.executable, str(file), *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+
+
+def test_a_program_without_a_guard_sends_its_own_functions_and_classes(tmp_path: Path) -> None:
+    with program(tmp_path, "unguarded-processes", "40") as started:
+        said, complained = started.communicate(timeout=PATIENCE_S)
+    assert (said, complained) == ("40 True\n", "")
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    except FileNotFoundError:
+        return []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_their_program(tmp_path: Path, number: signal.Signals) -> None:
+    with program(tmp_path, f"ending-processes-{number}", "100000") as started:
+        until(lambda: any(len(children_of(server)) == 2 for server in children_of(started.pid)))
+        (server,) = children_of(started.pid)
+        processes = [server, *children_of(server)]
+        started.send_signal(number)
+        started.communicate(timeout=PATIENCE_S)
+        until(lambda: not any(map(is_alive, processes)))
+
+
+@pytest.mark.parametrize("wrong", [{"workers": 0}, {"start_timeout_s": 0}, {"snapshots": 1}])
+def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(PlanError):
+        mp.Processes(**wrong)
