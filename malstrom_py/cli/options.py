@@ -21,6 +21,7 @@ class Runtime(StrEnum):
     """Where the workers of a job run."""
 
     IN_PROCESS = "in-process"
+    PROCESSES = "processes"
     RAY = "ray"
 
 
@@ -114,7 +115,12 @@ NoControlOption = Annotated[
     bool, typer.Option("--no-control", help="Open no control socket; other commands cannot find the job then.")
 ]
 RuntimeOption = Annotated[
-    Runtime, typer.Option("--runtime", help="Where the workers run: in this process, or as actors on Ray.")
+    Runtime | None,
+    typer.Option(
+        "--runtime",
+        help="Where the workers run: in this process, in processes of their own (the default of several workers if this "
+        "machine has a processor for each), or as actors on Ray.",
+    ),
 ]
 ClusterOption = Annotated[
     str | None, typer.Option("--address", help="Address of the Ray cluster, or auto.", show_default=False)

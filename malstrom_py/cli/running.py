@@ -206,7 +206,7 @@ def run(
     target: options.TargetOption = None,
     batch_rows: options.BatchRowsOption = None,
     no_control: options.NoControlOption = False,
-    runtime: options.RuntimeOption = options.Runtime.IN_PROCESS,
+    runtime: options.RuntimeOption = None,
     address: options.ClusterOption = None,
     num_cpus: options.CpusOption = None,
     resources: options.ResourcesOption = None,
@@ -230,7 +230,7 @@ def run(
 ) -> None:
     """Run a job to its end.
 
-    The job runs in this process, or on Ray. Progress and a summary go to standard error. While it runs, the commands
+    The job runs in this process, in several of this machine, or on Ray. Progress and a summary go to standard error. While it runs, the commands
     status, top, dashboard, events, rescale, reload and stop find it by its name, also from another terminal. With
     --snapshots a job that did not finish resumes from its newest snapshot.
 
@@ -260,17 +260,28 @@ def run(
             if detached:
                 start_detached(on_ray, load_job(job), address=address, quiet=quiet, as_json=as_json)
                 return
-            running: mp.InProcess | mp.RayRuntime = on_ray
+            running: mp.InProcess | mp.Processes | mp.RayRuntime = on_ray
         else:
             refuse_without_ray(for_ray)
-            running = mp.InProcess(workers, batch=batching, progress=progress, autoscale=scaled, **kept, **watched)
+            most = workers if scaled is None else max(workers, scaled.max)
+            in_processes = runtime is options.Runtime.PROCESSES or (
+                runtime is None and 1 < most <= mp.Processes.processors()
+            )
+            kind = mp.Processes if in_processes else mp.InProcess
+            running = kind(workers, batch=batching, progress=progress, autoscale=scaled, **kept, **watched)
         loaded = load_job(job)
         reloads.watch(loaded, address)
         _run_to_end(running, loaded, control=not no_control, limit_s=limit_s, quiet=quiet, as_json=as_json)
 
 
 def _run_to_end(
-    runtime: mp.InProcess | mp.RayRuntime, job: mp.Job, *, control: bool, limit_s: float, quiet: bool, as_json: bool
+    runtime: mp.InProcess | mp.Processes | mp.RayRuntime,
+    job: mp.Job,
+    *,
+    control: bool,
+    limit_s: float,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Run ``job`` until it finishes or a planned stop ends it, and print which."""
     try:

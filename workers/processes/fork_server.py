@@ -95,8 +95,9 @@ class _Forks:
         pid = os.fork()
         if pid == 0:
             _become_worker(request, descriptors[0], [self._program.detach(), *own])
-        os.close(descriptors[0])
         self._pids.add(pid)
+        with Connection(descriptors[0]) as calls, suppress(ConnectionError):
+            calls.send_bytes(pickle.dumps(pid))
         return True
 
     def _report_ends(self) -> None:
@@ -119,9 +120,7 @@ def _become_worker(request: Request, descriptor: int, others: Iterable[int]) -> 
         os.environ.update(request.environ)
         os.chdir(request.folder)
         sys.path[:] = request.path
-        calls = Connection(descriptor)
-        calls.send_bytes(pickle.dumps(os.getpid()))
-        serve(calls)
+        serve(Connection(descriptor))
         code = 0
     finally:
         sys.stdout.flush()

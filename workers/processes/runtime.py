@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Literal
 
 from malstrom_py import logs
@@ -76,7 +75,7 @@ class Processes(LocalRuntime[RemoteWorkers]):
         if not (is_number and start_timeout_s > 0):
             raise PlanError(f"Processes: start_timeout_s must be a number of seconds above 0, got {start_timeout_s!r}")
         super().__init__(
-            len(_processors()) if workers is None else workers,
+            self.processors() if workers is None else workers,
             batch=batch,
             clock=SystemClock(),
             progress=progress,
@@ -94,6 +93,12 @@ class Processes(LocalRuntime[RemoteWorkers]):
         self._keeping = in_other_processes(self._keeping, "Processes")
         self._start_timeout_s = start_timeout_s
         FORKS.warm_up()
+
+    @staticmethod
+    def processors() -> int:
+        """Return the number of processors that this program may use."""
+        affinity = getattr(os, "sched_getaffinity", None)
+        return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
     def _runs_of_job(self) -> _ProcessRuns:
         return _ProcessRuns(
@@ -152,9 +157,3 @@ class _ProcessRuns:
 
     def close(self) -> None:
         self._processes.kill_kept()
-
-
-def _processors() -> Sequence[int]:
-    """Return the processors that this program may use."""
-    available = getattr(os, "sched_getaffinity", None)
-    return [*available(0)] if available is not None else range(os.cpu_count() or 1)
