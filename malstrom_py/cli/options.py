@@ -118,8 +118,8 @@ RuntimeOption = Annotated[
     Runtime | None,
     typer.Option(
         "--runtime",
-        help="Where the workers run: in this process, in processes of their own (the default of several workers if this "
-        "machine has a processor for each), or as actors on Ray.",
+        help="Where the workers run: in this process, in processes of their own (the default of several workers if "
+        "this machine has a processor for each), or as actors on Ray.",
     ),
 ]
 ClusterOption = Annotated[

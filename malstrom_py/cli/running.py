@@ -230,9 +230,9 @@ def run(
 ) -> None:
     """Run a job to its end.
 
-    The job runs in this process, in several of this machine, or on Ray. Progress and a summary go to standard error. While it runs, the commands
-    status, top, dashboard, events, rescale, reload and stop find it by its name, also from another terminal. With
-    --snapshots a job that did not finish resumes from its newest snapshot.
+    The job runs in this process, in several of this machine, or on Ray. Progress and a summary go to standard error.
+    While it runs, the commands status, top, dashboard, events, rescale, reload and stop find it by its name, also from
+    another terminal. With --snapshots a job that did not finish resumes from its newest snapshot.
 
     SIGTERM stops the job as the command stop does; the exit code is then 0, or 1 if the stop takes longer than
     --stop-timeout. A second SIGTERM, after more than a second, ends the program immediately with exit code 143.
