@@ -118,7 +118,7 @@ RuntimeOption = Annotated[
     Runtime | None,
     typer.Option(
         "--runtime",
-        help="Where the workers run: in this process, in processes of their own (the default of several workers if "
+        help="Where the workers run: in this process, in one process each (the default of several workers if "
         "this machine has a processor for each), or as actors on Ray.",
     ),
 ]

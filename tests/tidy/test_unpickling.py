@@ -15,7 +15,10 @@ UNPICKLE = {
     ("malstrom_py.codec.in_flight", "load"),
     ("malstrom_py.workers.transport.wire", "open"),
     ("malstrom_py.rescale.moves.protocol", "_unpacked"),
-    # What Ray has brought from a process of the same job.
+    # What Ray, or the socket between a program and its worker, has brought from a process of the same job.
+    ("malstrom_py.workers.processes.fork_server", "_fork"),
+    ("malstrom_py.workers.processes.fork_server", "serve"),
+    ("malstrom_py.workers.processes.worker_process", "_read_answers"),
     ("malstrom_py.workers.remote.packed_plan", "unpack_plan"),
     ("malstrom_py.workers.reports.error_transfer", "unpack_error"),
     ("malstrom_py.workers.reports.error_transfer", "_pickled"),

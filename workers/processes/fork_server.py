@@ -141,7 +141,7 @@ def _ignored(number: int, frame: object) -> None:
 
 def main() -> None:
     """Serve the program whose socket is the first argument."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # of a terminal or a supervisor, for all processes at once
+    for number in (signal.SIGINT, signal.SIGTERM):  # of a terminal or a supervisor, for the whole group of processes
         signal.signal(number, _ignored)
     with socket.socket(fileno=int(sys.argv[1])) as program, suppress(ConnectionError):  # it has ended
         _Forks(program).run()

@@ -61,7 +61,7 @@ class ForkServer:
                 assert self._server is not None
                 try:
                     send_request(self._server, request, there.fileno())
-                except OSError:  # somebody has killed it
+                except OSError:  # it was killed
                     self._start()
                     send_request(self._server, request, there.fileno())
             return Connection(here.detach())

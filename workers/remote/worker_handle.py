@@ -1,6 +1,6 @@
 """The coordinator's handle on a worker in another process: starts it, watches it, kills it.
 
-Rule: a failure is one of our errors, whatever runs the process; every wait has a deadline.
+Rule: a failure is one of our errors, not of what runs the process; every wait has a deadline.
 """
 
 from __future__ import annotations
