@@ -1,4 +1,4 @@
-"""Scans and folds by id over arrays, in C: per row, or per batch, what a loop over the rows would compute.
+"""Folds by id over arrays, in C: what a loop over the rows would compute, and with ``each`` what it has after each row.
 
 Rule: results are those of the loop, bit for bit. So floats are added one row after the other in the order of a key's
 rows; of equal values the first stays; and NaN is larger than all others.
@@ -16,6 +16,16 @@ Array = Any
 """A numpy array."""
 
 
+def _native() -> Any:
+    return accelerator.library()
+
+
+def _results(rows: GroupedRows, like: Array, each: bool) -> Array | None:
+    import numpy as np
+
+    return np.empty(len(rows), like.dtype) if each else None
+
+
 def _at(array: Array | None) -> int | None:
     return None if array is None else array.ctypes.data
 
@@ -26,28 +36,16 @@ def _like(values: Array, array: Array) -> Array:
     return np.ascontiguousarray(values, array.dtype)
 
 
-def running_sum(rows: GroupedRows, values: Array, totals: Array) -> Array:
-    """Add ``values`` to ``totals``, which are by id; return the total after each row."""
-    import numpy as np
-
-    results = np.empty(len(rows), totals.dtype)
-    _sum(rows, values, totals, results)
-    return results
-
-
-def add_sum(rows: GroupedRows, values: Array, totals: Array) -> None:
-    """Add ``values`` to ``totals``, which are by id."""
-    _sum(rows, values, totals, None)
-
-
-def _sum(rows: GroupedRows, values: Array, totals: Array, results: Array | None) -> None:
-    native: Any = accelerator.library()
-    values = _like(values, totals)
-    if rows.only is not None and results is None and totals.dtype.kind != "f":
+def add_sum(rows: GroupedRows, values: Array, totals: Array, *, each: bool = False) -> Array | None:
+    """Add ``values`` to ``totals``, which are by id. ``each``: return the total after each row."""
+    values, is_float = _like(values, totals), totals.dtype.kind == "f"
+    if rows.only is not None and not each and not is_float:
         totals[rows.only] += values.sum()
-        return
-    add = native.ms_sum_float if totals.dtype.kind == "f" else native.ms_sum_int
+        return None
+    results, native = _results(rows, totals, each), _native()
+    add = native.ms_sum_float if is_float else native.ms_sum_int
     add(_at(rows.ids), _at(values), len(rows), _at(totals), _at(results))
+    return results
 
 
 def sums_fit(rows: GroupedRows, values: Array, totals: Array) -> bool:
@@ -58,68 +56,36 @@ def sums_fit(rows: GroupedRows, values: Array, totals: Array) -> bool:
     return bool(np.all(sizes + np.abs(totals[rows.which].astype(np.float64)) < 2.0**62))
 
 
-def running_count(rows: GroupedRows, valid: Array | None, seen: Array) -> Array:
-    """Count the rows, or those that are ``valid``, in ``seen``; return the count after each row."""
-    import numpy as np
-
-    results = np.empty(len(rows), np.int64)
-    native: Any = accelerator.library()
-    native.ms_count(_at(rows.ids), _at(valid), len(rows), _at(seen), _at(results))
+def add_count(rows: GroupedRows, valid: Array | None, seen: Array, *, each: bool = False) -> Array | None:
+    """Count the rows, or those that are ``valid``, in ``seen``. ``each``: return the count after each row."""
+    if rows.only is not None and not each:
+        seen[rows.only] += len(rows) if valid is None else int(valid.sum())
+        return None
+    results = _results(rows, seen, each)
+    _native().ms_count(_at(rows.ids), _at(valid), len(rows), _at(seen), _at(results))
     return results
 
 
-def add_count(rows: GroupedRows, valid: Array | None, seen: Array) -> None:
-    """Count the rows, or those that are ``valid``, in ``seen``."""
-    if rows.only is not None:
-        seen[rows.only] += len(rows) if valid is None else int(valid.sum())
-        return
-    native: Any = accelerator.library()
-    native.ms_count(_at(rows.ids), _at(valid), len(rows), _at(seen), None)
-
-
-def running_best(
-    rows: GroupedRows, values: Array, valid: Array | None, best: Array, has: Array, *, largest: bool
-) -> tuple[Array, Array]:
-    """Keep the smallest (or ``largest``) value by id in ``best`` where ``has``; return it after each row, and whether
-    there was one.
+def add_best(
+    rows: GroupedRows, values: Array, valid: Array | None, best: Array, has: Array, *, largest: bool, each: bool = False
+) -> tuple[Array | None, Array | None]:
+    """Keep the smallest (or ``largest``) value by id in ``best`` where ``has``. ``each``: return it after each row, and
+    whether there was one.
     """
-    import numpy as np
-
-    results, there = np.empty(len(rows), best.dtype), np.empty(len(rows), np.bool_)
-    _best(rows, values, valid, best, has, results, there, largest=largest)
-    return results, there
-
-
-def add_best(rows: GroupedRows, values: Array, valid: Array | None, best: Array, has: Array, *, largest: bool) -> None:
-    """Keep the smallest (or ``largest``) value by id in ``best`` where ``has``."""
-    if rows.only is not None and best.dtype.kind != "f":
+    if rows.only is not None and not each and best.dtype.kind != "f":
         some = values if valid is None else values[valid]
         if len(some):
             one = some.max() if largest else some.min()
             best[rows.only] = (max if largest else min)(one, best[rows.only]) if has[rows.only] else one
             has[rows.only] = True
-        return
-    _best(rows, values, valid, best, has, None, None, largest=largest)
-
-
-def _best(
-    rows: GroupedRows,
-    values: Array,
-    valid: Array | None,
-    best: Array,
-    has: Array,
-    results: Array | None,
-    there: Array | None,
-    *,
-    largest: bool,
-) -> None:
-    native: Any = accelerator.library()
-    values = _like(values, best)
-    keep = native.ms_best_float if best.dtype.kind == "f" else native.ms_best_int
+        return None, None
+    values, results, there = _like(values, best), _results(rows, best, each), _results(rows, has, each)
+    keep = _native().ms_best_float if best.dtype.kind == "f" else _native().ms_best_int
     keep(_at(rows.ids), _at(values), _at(valid), len(rows), largest, _at(best), _at(has), _at(results), _at(there))
+    return results, there
 
 
-def running_edge(
+def add_edge(
     rows: GroupedRows, valid: Array | None, has: Array, kept: Sequence[tuple[Array, Array]], *, latest: bool
 ) -> tuple[list[Array], Array]:
     """Keep the first (or ``latest``) row by id: of each pair (values of the rows, kept by id) of ``kept``. Return the
@@ -127,7 +93,7 @@ def running_edge(
     """
     import numpy as np
 
-    native: Any = accelerator.library()
+    native = _native()
     there = np.empty(len(rows), np.bool_)
     found = []
     for number, (values, by_id) in enumerate(kept):
@@ -144,9 +110,8 @@ def mark(ids: Array, live: Array, changed: Array) -> None:
     """Set the flags of ``ids`` in both arrays."""
     import numpy as np
 
-    native: Any = accelerator.library()
     ids = np.ascontiguousarray(ids, np.int32)
-    native.ms_mark(_at(ids), len(ids), _at(live), _at(changed))
+    _native().ms_mark(_at(ids), len(ids), _at(live), _at(changed))
 
 
 def number(symbols: Array, low: int, table: Array, known: int) -> tuple[Array, Array]:
@@ -155,8 +120,7 @@ def number(symbols: Array, low: int, table: Array, known: int) -> tuple[Array, A
     """
     import numpy as np
 
-    native: Any = accelerator.library()
     symbols = np.ascontiguousarray(symbols, np.int64)
     ids, added = np.empty(len(symbols), np.int32), np.empty(min(len(symbols), len(table)), np.int64)
-    found = native.ms_number(_at(symbols), len(symbols), low, _at(table), known, _at(ids), _at(added))
+    found = _native().ms_number(_at(symbols), len(symbols), low, _at(table), known, _at(ids), _at(added))
     return ids, added[:found]

@@ -95,10 +95,8 @@ class Lane:
     def retype(self, type_: Any) -> None:
         self.type = type_
 
-    def fold(self, rows: GroupedRows, values: Any) -> None:
-        raise NotImplementedError
-
-    def scan(self, rows: GroupedRows, values: Any) -> pa.Array:
+    def add(self, rows: GroupedRows, values: Any, *, each: bool) -> Any:
+        """Add rows. ``each``: return the result after each, as a column."""
         raise NotImplementedError
 
     def check_merge(self, other: Any) -> None:
@@ -124,7 +122,7 @@ class Lane:
 
     def fold_partials(self, rows: GroupedRows, values: Any) -> None:
         """Add states, one per row."""
-        self.fold(rows, values)
+        self.add(rows, values, each=False)
 
     def states(self, ids: Array) -> list[Any]:
         """Return the states of ``ids`` as the row path has them."""
@@ -183,13 +181,9 @@ class CountLane(Lane):
     def check(self, rows: GroupedRows, values: Values | None) -> None:
         """A count takes all."""
 
-    def fold(self, rows: GroupedRows, values: Values | None) -> None:
-        group_kernels.add_count(rows, None if values is None else values.valid, self.seen)
-
-    def scan(self, rows: GroupedRows, values: Values | None) -> pa.Array:
-        return arrow_of(
-            group_kernels.running_count(rows, None if values is None else values.valid, self.seen), None, None
-        )
+    def add(self, rows: GroupedRows, values: Values | None, *, each: bool) -> Any:
+        counts = group_kernels.add_count(rows, None if values is None else values.valid, self.seen, each=each)
+        return None if counts is None else arrow_of(counts, None, None)
 
     def merge(self, other: CountLane, ids: Array, theirs: Array) -> None:
         group_kernels.add_sum(GroupedRows(ids), other.seen[theirs], self.seen)
@@ -269,24 +263,25 @@ class SumLane(Lane):
             reach = min(SAFE, reach + size * len(values.data))
         self.reach = reach
 
-    def fold(self, rows: GroupedRows, values: Values) -> None:
-        self.learn(values)
-        if values.any:
-            group_kernels.add_sum(rows, values.data, self.totals)
-        self._have(rows, values)
+    def add(self, rows: GroupedRows, values: Values, *, each: bool) -> Any:
+        had = self._running_has(rows, values.valid) if each and values.valid is not None else None
+        totals = self._running_totals(rows, values, each=each)
+        if values.any or not each:
+            return None if totals is None else arrow_of(totals, had, self.type)
+        return arrow_of(totals, self._has(rows.ids), self.type or values.type)
 
-    def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
+    def _running_totals(self, rows: GroupedRows, values: Values, *, each: bool) -> Array | None:
         self.learn(values)
-        if not values.any:
-            return arrow_of(self.totals[rows.ids], self._has(rows.ids), self.type or values.type)
-        had = None if values.valid is None else self._running_has(rows, values.valid)
         self._have(rows, values)
-        return arrow_of(group_kernels.running_sum(rows, values.data, self.totals), had, self.type)
+        if values.any:
+            return group_kernels.add_sum(rows, values.data, self.totals, each=each)
+        return self.totals[rows.ids] if each else None
 
     def _running_has(self, rows: GroupedRows, valid: Array) -> Array:
         import numpy as np
 
-        return group_kernels.running_count(rows, valid, self.has.astype(np.int64)) > 0
+        counts: Any = group_kernels.add_count(rows, valid, self.has.astype(np.int64), each=True)
+        return counts > 0
 
     def _have(self, rows: GroupedRows, values: Values) -> None:
         if self.skips:
@@ -357,15 +352,10 @@ class MeanLane(SumLane):
     def fields(self) -> dict[str, Any]:
         return {**super().fields(), "seen": 0}
 
-    def fold(self, rows: GroupedRows, values: Values) -> None:
-        super().fold(rows, values)
-        group_kernels.add_count(rows, values.valid, self.seen)
-
-    def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
-        self.learn(values)
-        totals = group_kernels.running_sum(rows, values.data, self.totals) if values.any else self.totals[rows.ids]
-        self._have(rows, values)
-        return divided(totals, group_kernels.running_count(rows, values.valid, self.seen))
+    def add(self, rows: GroupedRows, values: Values, *, each: bool) -> Any:
+        totals = self._running_totals(rows, values, each=each)
+        counts = group_kernels.add_count(rows, values.valid, self.seen, each=each)
+        return None if totals is None else divided(totals, counts)
 
     def merge(self, other: Any, ids: Array, theirs: Array) -> None:
         super().merge(other, ids, theirs)
@@ -376,7 +366,7 @@ class MeanLane(SumLane):
         return MeanValues(totals.data, totals.valid, totals.type, numbers_of(columns[0]).data)
 
     def fold_partials(self, rows: GroupedRows, values: MeanValues) -> None:
-        super().fold(rows, Values(*values[:3]))
+        self._running_totals(rows, Values(*values[:3]), each=False)
         group_kernels.add_sum(rows, values.seen, self.seen)
 
     def finish(self, ids: Array) -> pa.Array:

@@ -84,16 +84,16 @@ class Groups:
 
     def add(self, rows: GroupedRows, values: Sequence[Values | None]) -> None:
         """Add what `prepared` returned: nothing fails."""
-        for lane, of_lane in zip(self._lanes, values, strict=True):
-            lane.fold(rows, of_lane)
+        self._add(rows, values, each=False)
+
+    def _add(self, rows: GroupedRows, values: Sequence[Values | None], *, each: bool) -> list[Any]:
+        results = [lane.add(rows, of_lane, each=each) for lane, of_lane in zip(self._lanes, values, strict=True)]
         self._mark(rows.touched)
+        return results
 
     def scan(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> list[pa.Array]:
         """Add rows, as `fold`. Per aggregation return the result after each row."""
-        rows, values = self.prepared(keys, columns)
-        results = [lane.scan(rows, of_lane) for lane, of_lane in zip(self._lanes, values, strict=True)]
-        self._mark(rows.touched)
-        return results
+        return self._add(*self.prepared(keys, columns), each=True)
 
     @staticmethod
     def merged(parts: Sequence[Groups]) -> Groups:

@@ -88,20 +88,13 @@ class _Best(_Kept):
             raise NotColumnar("None among values that are compared")
         return values
 
-    def fold(self, rows: GroupedRows, values: Values) -> None:
+    def add(self, rows: GroupedRows, values: Values, *, each: bool) -> Any:
         self.learn(values)
         if not values.any:
-            return
-        group_kernels.add_best(rows, values.data, values.valid, self.kept, self.has, largest=self.largest)
-
-    def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
-        self.learn(values)
-        if not values.any:
-            return arrow_of(self.kept[rows.ids], self.has[rows.ids], self.type or values.type)
-        best, has = group_kernels.running_best(
-            rows, values.data, values.valid, self.kept, self.has, largest=self.largest
-        )
-        return arrow_of(best, None if values.valid is None else has, self.type)
+            return arrow_of(self.kept[rows.ids], self.has[rows.ids], self.type or values.type) if each else None
+        of = self.kept, self.has
+        best, has = group_kernels.add_best(rows, values.data, values.valid, *of, largest=self.largest, each=each)
+        return None if best is None else arrow_of(best, None if values.valid is None else has, self.type)
 
     def merge(self, other: _Best, ids: Array, theirs: Array) -> None:
         if self.type is None and other.type is not None:
@@ -152,10 +145,7 @@ class _Edge(_Kept):
             self.at = np.full(len(self.has), self._unnumbered)
         return self.at
 
-    def fold(self, rows: GroupedRows, values: Values) -> None:
-        self.scan(rows, values)
-
-    def scan(self, rows: GroupedRows, values: Values) -> pa.Array:
+    def add(self, rows: GroupedRows, values: Values, *, each: bool) -> Any:
         import numpy as np
 
         self.learn(values)
@@ -163,14 +153,14 @@ class _Edge(_Kept):
         if rows.arrived is not None:
             pairs.append((rows.arrived, self._numbered()))
         if self.skips or (values.valid is None and not self.knows_none):
-            (kept, *_), has = group_kernels.running_edge(rows, values.valid, self.has, pairs, latest=self.latest)
+            (kept, *_), has = group_kernels.add_edge(rows, values.valid, self.has, pairs, latest=self.latest)
         else:
             self.knows_none = True
             none = np.zeros(len(rows), np.bool_) if values.valid is None else ~values.valid
             pairs.append((none, self.none))
-            (kept, *_, is_none), has = group_kernels.running_edge(rows, None, self.has, pairs, latest=self.latest)
+            (kept, *_, is_none), has = group_kernels.add_edge(rows, None, self.has, pairs, latest=self.latest)
             has = ~is_none
-        return arrow_of(kept, has, self.type or values.type)
+        return arrow_of(kept, has, self.type or values.type) if each else None
 
     def merge(self, other: _Edge, ids: Array, theirs: Array) -> None:
         if self.type is None and other.type is not None:

@@ -164,14 +164,7 @@ class TopLane(Lane):
                 self.types[place] = kind
                 self.data[place] = np.zeros(self.data[place].shape, dtype_of(kind))
 
-    def fold(self, rows: GroupedRows, values: _Rows) -> None:
-        self._run(rows, values, every_row=False)
-
-    def scan(self, rows: GroupedRows, values: _Rows) -> pa.Array:
-        return self._run(rows, values, every_row=True)
-
-    def _run(self, rows: GroupedRows, values: _Rows, *, every_row: bool) -> pa.Array:
-        """Add rows; return the largest of its key after each row."""
+    def add(self, rows: GroupedRows, values: _Rows, *, each: bool) -> Any:
         import numpy as np
 
         self._learn(values.names, [column.type for column in values.columns])
@@ -194,7 +187,7 @@ class TopLane(Lane):
         if len(at):
             ends = np.flatnonzero(np.append(segment[1:] != segment[:-1], True))
             after[segment[ends]] = registers[ends]
-        result = self._lists(self._after_each(codes, at, segment, registers, before), pool) if every_row else None
+        result = self._lists(self._after_each(codes, at, segment, registers, before), pool) if each else None
         self._set(which, after, pool)
         return result
 
