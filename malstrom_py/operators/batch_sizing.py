@@ -116,19 +116,19 @@ class SmallBatches:
     ([False, True, True], False, False)
     """
 
-    __slots__ = ("_in_a_row", "_rows_few", "go_on")
+    __slots__ = ("_in_a_row", "_rows_few", "are_small")
 
     def __init__(self, rows_few: int) -> None:
         self._rows_few = rows_few
         self._in_a_row = 0
-        self.go_on = False
+        self.are_small = False
         """Whether the next batch is taken to be small, too."""
 
     def came(self, rows: int) -> bool:
         """Note a batch; return whether batches are small."""
         self._in_a_row = self._in_a_row + 1 if rows < self._rows_few else 0
-        self.go_on = self._in_a_row > SMALL_IN_A_ROW
-        return self.go_on
+        self.are_small = self._in_a_row > SMALL_IN_A_ROW
+        return self.are_small
 
 
 class Speed:

@@ -8,6 +8,7 @@ results are the same either way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -55,7 +56,11 @@ class FieldColumns:
         if compiled is None:
             return column_for(field, batch)
         column = compiled.column(batch, is_sent=False)
-        return compiled.column_called(batch) if column is None else column
+        if column is None and compiled.has_made_columns and callable(field):
+            with suppress(Exception):  # the step calls it again, row by row, and decides what an error of a row means
+                made = compiled.again(batch, list(map(field, batch.values)))
+                return column_for(None, made) if isinstance(made, ColumnBatch) else None
+        return column
 
 
 def functions_of(aggregations: Iterable[Aggregation[Any, Any]]) -> list[Callable[[Any], Any]]:

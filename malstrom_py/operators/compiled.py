@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -185,6 +183,7 @@ class CompiledFunction:
                 check_held(columns)
             else:
                 given = given.with_columns(in_python_types(columns), form=given.form, computed=True)
+                self._made, self._made_form = given.columns.schema, given.form
             return given, truths(traced.tree, columns)
 
         found = self._computed(batch, compute, _flags, of=bool, takes_none=not is_watched)
@@ -213,45 +212,30 @@ class CompiledFunction:
         given, flags = found
         return [_where(given, some) for some in flags], len(given) - int(flags.any(axis=0).sum())
 
-    # Where rows come, later steps make rows of their states permanently: so the results of a batch that was done row by
+    # Where rows come, later steps make rows of their states, for a while: so the results of a batch done row by
     # row are columns again where earlier ones were.
 
-    def column_again(self, returned: list[Any]) -> pa.Array | None:
-        """Return what the function ``returned`` as `column` would, if columns hold it."""
-        made = self._again(returned)
-        return made.column(0) if made is not None and self._made_form is SCALAR else None
+    @property
+    def has_made_columns(self) -> bool:
+        """Whether `again` may return columns."""
+        return self.why_not is None and self._made is not None and not self._small.are_small
 
-    def column_called(self, batch: ColumnBatch) -> pa.Array | None:
-        """Call the function for each row, and return the results as `column` would; None if one raises."""
-        if self.why_not is not None or self._made is None or self._small.go_on or self._with_key:
-            return None
-        try:
-            return self.column_again(list(map(self._function, batch.values)))
-        except Exception:  # the step calls it again, row by row, and decides what an error of a row means
-            return None
-
-    def values_again(self, batch: Batch, returned: list[Any]) -> Batch:
-        """Return ``batch`` with what the function ``returned`` for its rows: as `values` would, if columns hold it."""
-        made = self._again(returned) if isinstance(batch, ColumnBatch) else None
+    def again(self, batch: Batch, returned: list[Any]) -> Batch:
+        """Return ``batch`` with what the function ``returned``, called for each of its rows, or of a test its rows
+        themselves: as columns where earlier results were, if columns hold it.
+        """
+        made = self._as_made(returned) if isinstance(batch, ColumnBatch) and returned else None
         if made is None or not isinstance(batch, ColumnBatch):
             return batch.with_values(returned)
         return batch.with_columns(made, form=self._made_form, computed=True)
 
-    def kept_again(self, batch: Batch, verdicts: list[Any]) -> Batch:
-        """Return the rows of ``batch``, which have neither keys nor times, for which the function was true."""
-        if isinstance(batch, ColumnBatch) and batch.form is DICTS and not self._small.go_on:
-            with suppress(Exception):  # Unproven, or an error of Arrow
-                whole = batch.with_columns(in_python_types(batch.columns), form=batch.form, computed=True)
-                return whole.compress(verdicts)
-        return Batch(list(compress(batch.values, verdicts)), part=batch.part)
-
     def _noted(self, traced: Traced, made: pa.RecordBatch) -> tuple[pa.RecordBatch, RowForm]:
-        """Return results with the form of their values, and note both for `values_again`."""
+        """Return results with the form of their values, and note both for `again`."""
         self._made, self._made_form = made.schema, SCALAR if fields_returned(traced.tree) is None else DICTS
         return made, self._made_form
 
-    def _again(self, returned: list[Any]) -> pa.RecordBatch | None:
-        if self.why_not is not None or self._made is None or self._small.go_on or not returned:
+    def _as_made(self, returned: list[Any]) -> pa.RecordBatch | None:
+        if self._made is None or not self.has_made_columns:
             return None
         import pyarrow as pa  # which a job of rows does not load
 

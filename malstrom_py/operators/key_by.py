@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.equality import settled_keys
 from malstrom_py.data.messages import PartMessage
-from malstrom_py.data.row_form import python_values
+from malstrom_py.data.row_form import SCALAR, python_values
 from malstrom_py.errors import CodecError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
@@ -72,9 +72,9 @@ class KeyBy(Operator):
         if self._none_watch.active:
             self._none_watch.results(keys)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
-        again = self._compiled.column_again(keys)
-        if again is not None and isinstance(batch, ColumnBatch):
-            out.send(batch.with_key_column(again))
+        made = self._compiled.again(batch, keys)
+        if isinstance(made, ColumnBatch) and isinstance(batch, ColumnBatch) and made.form is SCALAR:
+            out.send(batch.with_key_column(made.columns.column(0)))
         else:
             out.send(batch.with_keys(keys))
 
