@@ -5,20 +5,21 @@ The executor merges the epochs of several inputs (minimum) and aligns their cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
-from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
-from malstrom_py.operators.failures import ErrorPolicy, call_each, verdicts_of
+from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
+from malstrom_py.operators.failures import call_each, verdicts_of
+from malstrom_py.operators.stateless import FunctionStep
 
 YES: Final = 0
 NO: Final = 1
 
 
-class Branch(Operator):
+class Branch(FunctionStep):
     """Sends each record to the first stream where ``predicate(value)`` is true, else to the second.
 
     >>> import malstrom_py as mp
@@ -31,22 +32,10 @@ class Branch(Operator):
 
     makes_columns = False
 
-    @classmethod
-    def columns_read(cls, **options: Any) -> ColumnsRead | None:
-        return read_by(options["predicate"], passes=True)
-
-    @classmethod
-    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
-        return (options["predicate"],)
+    option = "predicate"
 
     def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any], compiles: bool = True) -> None:
-        from malstrom_py.operators.compiled import CompiledFunction  # a job is defined without it
-
-        super().__init__(context)
-        self._predicate = predicate
-        self._failures = ErrorPolicy(context)
-        self._compiled = CompiledFunction(context, predicate, compiles=compiles)
-        self.takes_columns = self._compiled.takes_columns
+        super().__init__(context, predicate, compiles=compiles)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         parted = self._compiled.parted(batch)
@@ -55,12 +44,12 @@ class Branch(Operator):
             for port, rows in zip((YES, NO), parted, strict=True):
                 out.send(rows, port)
             return
-        batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
+        batch, verdicts = call_each(self._fn, batch, self._failures, out, loop=verdicts_of)
         out.send(batch.compress(verdicts), YES)
         out.send(batch.compress([not verdict for verdict in verdicts]), NO)
 
 
-class Split(Operator):
+class Split(FunctionStep):
     """Sends each record to the streams whose numbers (0 to n - 1) ``fn(value)`` gives: one, several or none.
 
     Records that go to no stream are counted as filtered.
@@ -68,25 +57,11 @@ class Split(Operator):
 
     makes_columns = False
 
-    @classmethod
-    def columns_read(cls, **options: Any) -> ColumnsRead | None:
-        return read_by(options["fn"], passes=True)
-
-    @classmethod
-    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
-        return (options["fn"],)
-
     def __init__(
         self, context: StepContext, *, n: int, fn: Callable[[Any], Iterable[int]], compiles: bool = True
     ) -> None:
-        from malstrom_py.operators.compiled import CompiledFunction
-
-        super().__init__(context)
+        super().__init__(context, fn, compiles=compiles)
         self._n = n
-        self._fn = fn
-        self._failures = ErrorPolicy(context)
-        self._compiled = CompiledFunction(context, fn, compiles=compiles)
-        self.takes_columns = self._compiled.takes_columns
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         parted = self._compiled.split(batch, self._n)

@@ -9,7 +9,7 @@ of the clock do not advance the epoch. T5: the maximum epoch comes from the sour
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,9 +31,10 @@ from malstrom_py.data.messages import (
 from malstrom_py.data.time import PER_SECOND, Unit, from_clock, to_time
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.errors.text import describe_function
-from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
+from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.operators.first_rows import UnitWatch
+from malstrom_py.operators.stateless import FunctionStep
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from malstrom_py.data.epochs import Late, Times
 
 
-class AssignTimestamps(Operator):
+class AssignTimestamps(FunctionStep):
     """Times each record by ``fn(value)``: an int in ``unit`` or an aware datetime. Values and keys stay.
 
     None, naive datetimes, other types and times outside int64 are handled by ``on_error``. With ``column``, a batch of
@@ -55,17 +56,6 @@ class AssignTimestamps(Operator):
     [{'at': 5}, {'at': 7}]
     """
 
-    @classmethod
-    def columns_read(cls, **options: Any) -> ColumnsRead | None:
-        column = options.get("column")
-        if column is not None:
-            return ColumnsRead(frozenset((column,)), passes=True)
-        return read_by(options["fn"], passes=True)
-
-    @classmethod
-    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
-        return () if options.get("column") is not None else (options["fn"],)
-
     def __init__(
         self,
         context: StepContext,
@@ -75,16 +65,9 @@ class AssignTimestamps(Operator):
         column: str | None = None,
         compiles: bool = True,
     ) -> None:
-        from malstrom_py.operators.compiled import CompiledFunction  # a job is defined without it
-
-        super().__init__(context)
-        self._column = column
-        self._compiled = CompiledFunction(context, fn, compiles=compiles and column is None)
-        self.takes_columns = column is not None or self._compiled.takes_columns
-        self._fn = fn
+        super().__init__(context, fn, column=column, compiles=compiles)
         self._unit: Unit = unit
         self._unit_watch = UnitWatch(context, fn, unit)
-        self._failures = ErrorPolicy(context)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         if isinstance(batch, ColumnBatch) and self._send_columns(batch, out):

@@ -6,7 +6,7 @@ stateful step may follow (R11).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,14 @@ from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.operators.first_rows import NoneWatch
+from malstrom_py.operators.stateless import FunctionStep
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
 
-class KeyBy(Operator):
+class KeyBy(FunctionStep):
     """Keys each record by ``fn(value)``. With one worker nothing is hashed (F3).
 
     F4: a key that is not legal (NaN, a list, …) is a `CodecError`, or handled by ``on_error``. The source region ends
@@ -39,28 +40,10 @@ class KeyBy(Operator):
     [1, 1, 2]
     """
 
-    @classmethod
-    def columns_read(cls, **options: Any) -> ColumnsRead | None:
-        column = options.get("column")
-        if column is not None:
-            return ColumnsRead(frozenset((column,)), passes=True)
-        return read_by(options["fn"], passes=True)
-
-    @classmethod
-    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
-        return () if options.get("column") is not None else (options["fn"],)
-
     def __init__(
         self, context: StepContext, *, fn: Callable[[Any], Any], column: str | None = None, compiles: bool = True
     ) -> None:
-        from malstrom_py.operators.compiled import CompiledFunction  # a job is defined without it
-
-        super().__init__(context)
-        self._fn = fn
-        self._column = column
-        self._compiled = CompiledFunction(context, fn, compiles=compiles and column is None)
-        self.takes_columns = column is not None or self._compiled.takes_columns
-        self._failures = ErrorPolicy(context)
+        super().__init__(context, fn, column=column, compiles=compiles)
         self.watch = self._none_watch = NoneWatch(
             context, fn, "the key: records whose key is None all have the same one", keys=True
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress, repeat
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MIN_EPOCH, Epoch
@@ -19,7 +19,47 @@ from malstrom_py.operators.first_rows import NoneWatch
 from malstrom_py.operators.keyed import keys_of
 
 
-class Map(Operator):
+class FunctionStep(Operator):
+    """Base of the steps that call a function of a value, of all rows at once where columns are proven to give the same.
+
+    ``column``: the function looks up this column, which is read as it is.
+    """
+
+    option: ClassVar[str] = "fn"
+    """The option of the step that is the function."""
+
+    passes: ClassVar[bool] = True
+    """Whether values are sent on."""
+
+    with_key: ClassVar[bool] = False
+    """Whether the function takes the key, too."""
+
+    @classmethod
+    def columns_read(cls, **options: Any) -> ColumnsRead | None:
+        column = options.get("column")
+        if column is not None:
+            return ColumnsRead(frozenset((column,)), passes=True)
+        return read_by(options[cls.option], int(cls.with_key), passes=cls.passes)
+
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[..., Any]]:
+        return () if options.get("column") is not None else (options[cls.option],)
+
+    def __init__(
+        self, context: StepContext, function: Callable[..., Any], *, column: str | None = None, compiles: bool = True
+    ) -> None:
+        from malstrom_py.operators.compiled import CompiledFunction  # a job is defined without it
+
+        super().__init__(context)
+        self._fn = function
+        self._column = column
+        self._failures = ErrorPolicy(context)
+        compiles = compiles and column is None
+        self._compiled = CompiledFunction(context, function, compiles=compiles, with_key=self.with_key)
+        self.takes_columns = column is not None or self._compiled.takes_columns
+
+
+class Map(FunctionStep):
     """Replaces each value by ``fn(value)``; keys and timestamps stay.
 
     >>> import malstrom_py as mp
@@ -29,26 +69,11 @@ class Map(Operator):
     [2, 4, 6]
     """
 
-    @classmethod
-    def columns_read(cls, **options: Any) -> ColumnsRead | None:
-        return read_by(options["fn"])
-
-    @classmethod
-    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
-        return (options["fn"],)
-
-    with_key = False
-    """Whether the function takes the key, too."""
+    passes = False
 
     def __init__(self, context: StepContext, *, fn: Callable[..., Any], compiles: bool = True) -> None:
-        from malstrom_py.operators.compiled import CompiledFunction  # a job is defined without it
-
-        super().__init__(context)
-        self._fn = fn
-        self._failures = ErrorPolicy(context)
+        super().__init__(context, fn, compiles=compiles)
         self.watch = self._none_watch = NoneWatch(context, fn, "the new value")
-        self._compiled = CompiledFunction(context, fn, compiles=compiles, with_key=self.with_key)
-        self.takes_columns = self._compiled.takes_columns
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         made = self._compiled.values(batch)
@@ -79,10 +104,6 @@ class MapWithKey(Map):
 
     with_key = True
 
-    @classmethod
-    def columns_read(cls, **options: Any) -> ColumnsRead | None:
-        return read_by(options["fn"], 1)
-
     def _called(self, batch: Batch, out: Outlet) -> tuple[Batch, list[Any]]:
         keys = iter(keys_of(batch, self.context.step))
 
@@ -93,28 +114,16 @@ class MapWithKey(Map):
         return call_each(self._fn, batch, self._failures, out, loop=loop)
 
 
-class Filter(Operator):
+class Filter(FunctionStep):
     """Keeps the records for whose value ``predicate`` is true; the others are counted as filtered."""
 
     makes_columns = False
 
-    @classmethod
-    def columns_read(cls, **options: Any) -> ColumnsRead | None:
-        return read_by(options["predicate"], passes=True)
-
-    @classmethod
-    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
-        return (options["predicate"],)
+    option = "predicate"
 
     def __init__(self, context: StepContext, *, predicate: Callable[[Any], Any], compiles: bool = True) -> None:
-        from malstrom_py.operators.compiled import CompiledFunction
-
-        super().__init__(context)
-        self._predicate = predicate
-        self._failures = ErrorPolicy(context)
+        super().__init__(context, predicate, compiles=compiles)
         self.watch = self._none_watch = NoneWatch(context, predicate, "True or False: None drops the record")
-        self._compiled = CompiledFunction(context, predicate, compiles=compiles)
-        self.takes_columns = self._compiled.takes_columns
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         of_columns = self._compiled.kept(batch, is_watched=self._none_watch.active)
@@ -124,18 +133,18 @@ class Filter(Operator):
             self._none_watch.right()
             kept = of_columns
         elif self._none_watch.active:
-            batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=self._watched)
+            batch, verdicts = call_each(self._fn, batch, self._failures, out, loop=self._watched)
             kept = batch.compress(verdicts)
         elif batch.keys is not None or batch.timestamps is not None:
-            batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
+            batch, verdicts = call_each(self._fn, batch, self._failures, out, loop=verdicts_of)
             kept = batch.compress(verdicts)
         elif self._compiled.has_made_columns and isinstance(batch, ColumnBatch):
-            batch, verdicts = call_each(self._predicate, batch, self._failures, out, loop=verdicts_of)
+            batch, verdicts = call_each(self._fn, batch, self._failures, out, loop=verdicts_of)
             kept = batch.compress(verdicts)
             kept = self._compiled.again(kept, kept.values)
         else:
             # No keys or timestamps to filter along, so no mask: a fifth less time per record.
-            batch, values = call_each(self._predicate, batch, self._failures, out, loop=kept_of)
+            batch, values = call_each(self._fn, batch, self._failures, out, loop=kept_of)
             kept = Batch(values, part=batch.part)
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
@@ -150,25 +159,13 @@ class Filter(Operator):
                 verdicts_of(predicate, values, verdicts)
 
 
-class FilterMap(Operator):
+class FilterMap(FunctionStep):
     """Replaces each value by ``fn(value)``, and drops the record (counted as filtered) where that is None."""
 
-    @classmethod
-    def columns_read(cls, **options: Any) -> ColumnsRead | None:
-        return read_by(options["fn"])
-
-    @classmethod
-    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
-        return (options["fn"],)
+    passes = False
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Any], compiles: bool = True) -> None:
-        from malstrom_py.operators.compiled import CompiledFunction
-
-        super().__init__(context)
-        self._fn = fn
-        self._failures = ErrorPolicy(context)
-        self._compiled = CompiledFunction(context, fn, compiles=compiles)
-        self.takes_columns = self._compiled.takes_columns
+        super().__init__(context, fn, compiles=compiles)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         kept: Batch | None = self._compiled.some(batch)
