@@ -90,7 +90,28 @@ class FieldValues:
         ]
 
 
-class Aggregate(KeyedOperator):
+class FigureStep(KeyedOperator):
+    """The base of the steps whose running figures are kept in arrays while batches are columns."""
+
+    over_columns: ColumnFigures | None = None
+    has_names = True
+    """Whether what is aggregated has columns by name, so that batches need never be rows."""
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        figures = None if self.over_columns is None else self.over_columns.scan(batch)
+        self.takes_columns = self.has_names or figures is not None
+        if figures is None:
+            super().on_batch(batch, out)
+        elif isinstance(batch, ColumnBatch) and len(batch):
+            columns, form = self.columns_sent(figures)
+            out.send(batch.with_columns(record_batch(columns), form=form))
+
+    def columns_sent(self, figures: Sequence[Any]) -> tuple[Mapping[str, Any], RowForm]:
+        """Return what is sent, per row, of a column of results per aggregation."""
+        return {"value": figures[0]}, SCALAR
+
+
+class Aggregate(FigureStep):
     """Per record a dict: the name of each aggregate -> its result over the key's records so far.
 
     >>> import malstrom_py as mp
@@ -119,19 +140,14 @@ class Aggregate(KeyedOperator):
         self._fields = FieldValues(self._aggregations)
         self._names = list(aggregations)
         columns = FieldColumns(context, functions_of(self._aggregations), compiles=compiles)
-        self._has_names = self._fields.names is not None
-        self.takes_columns = self._has_names or columns.are_compiled
+        self.has_names = self._fields.names is not None
+        self.takes_columns = self.has_names or columns.are_compiled
         shape = shape_of_many(len(self._aggregations))
-        self._over_columns = ColumnFigures(self.state, self._aggregations, shape, columns)
+        self.over_columns = ColumnFigures(self.state, self._aggregations, shape, columns)
 
-    def on_batch(self, batch: Batch, out: Outlet) -> None:
-        figures = self._over_columns.scan(batch)
-        self.takes_columns = self._has_names or figures is not None
-        if figures is None:
-            super().on_batch(batch, out)
-        elif len(batch):
-            columns = dict(zip(sorted(self._names), figures, strict=True))
-            _send_columns(batch, {name: columns[name] for name in self._names}, DICTS, out)
+    def columns_sent(self, figures: Sequence[Any]) -> tuple[Mapping[str, Any], RowForm]:
+        columns = dict(zip(sorted(self._names), figures, strict=True))
+        return {name: columns[name] for name in self._names}, DICTS
 
     def _taken(self, batch: Batch, out: Outlet) -> tuple[Batch, list[Any]]:
         return self._fields.of(batch, self.failures, out)
@@ -169,30 +185,23 @@ def _identity(field: object) -> object:
 
 
 def loop_of(aggregations: Mapping[str, Aggregation[Any, Any]]) -> Loop:
-    """Return the loop over rows for ``aggregations``: for up to four a loop without an inner loop, which costs half."""
+    """Return the loop over rows for ``aggregations``."""
     ones = [one for _, one in sorted(aggregations.items())]
-    names = sorted(aggregations)
-    adds = [one.add for one in ones]
-    finishes = [None if one.finish is unchanged else one.finish for one in ones]
-    figures = dict.fromkeys(aggregations).copy  # the results are in the order of the arguments
-
-    def begin() -> tuple[Any, ...]:
-        return tuple([one.init() for one in ones])
-
-    if len(ones) <= len(_UNROLLED) and all(one.check is None for one in ones):
-        return _UNROLLED[len(ones) - 1](begin, figures, names, adds, finishes)
+    if all(one.check is None for one in ones):
+        return _unrolled(list(aggregations), ones)
     # An `add` that changes the state it is given comes last, when nothing can fail any more.
+    names, figures = sorted(aggregations), dict.fromkeys(aggregations).copy
     order = sorted(range(len(ones)), key=lambda place: ones[place].check is not None)
-    lanes = [(place, names[place], adds[place], ones[place].finish) for place in order]
+    lanes = [(place, names[place], ones[place].add, ones[place].finish) for place in order]
     checks = [(place, one.check) for place, one in enumerate(ones) if one.check is not None]
 
     def loop(rows: Iterable[Any], results: list[Any], states: MutableMapping[Any, Any]) -> None:
         get, append = states.get, results.append
         for key, *values in rows:
-            known = get(key) or begin()
+            known = get(key) or tuple([one.init() for one in ones])
             for place, check in checks:
                 check(known[place], values[place])
-            changed, result = [*known], figures()
+            changed, result = [*known], figures()  # in the order of the arguments
             for place, name, add, finish in lanes:
                 changed[place] = state = add(known[place], values[place])
                 result[name] = finish(state)
@@ -202,91 +211,34 @@ def loop_of(aggregations: Mapping[str, Aggregation[Any, Any]]) -> Loop:
     return loop
 
 
-def _loop_of_one(begin: Any, figures: Any, names: Any, adds: Any, finishes: Any) -> Loop:
-    (name,), (add,), (finish,) = names, adds, finishes
+def _unrolled(names: Sequence[str], ones: Sequence[Aggregation[Any, Any]]) -> Loop:
+    """Return the loop for ``ones``, in the order of their names, whose results are in that of ``names``.
 
-    def loop(rows: Iterable[Any], results: list[Any], states: MutableMapping[Any, Any]) -> None:
-        get, append = states.get, results.append
-        for key, value in rows:
-            (state,) = get(key) or begin()
-            state = add(state, value)
-            result = finish(state) if finish else state
-            states[key] = (state,)
-            append({name: result})
-
+    It is written out, without a loop within, which would double its time. Names and functions are globals, never code.
+    """
+    made: dict[str, Any] = {"begin": lambda: tuple([one.init() for one in ones])}
+    steps = list[str]()
+    for n, (name, one) in enumerate(zip(sorted(names), ones, strict=True)):
+        made |= {f"name{n}": name, f"add{n}": one.add, f"finish{n}": one.finish}
+        result = f"state{n}" if one.finish is unchanged else f"finish{n}(state{n})"
+        steps += [f"state{n} = add{n}(state{n}, value{n})", f"result{n} = {result}"]
+    states, values = ("".join(f"{word}{n}, " for n in range(len(ones))) for word in ("state", "value"))
+    in_order = sorted(range(len(ones)), key=lambda n: names.index(made[f"name{n}"]))
+    lines = [
+        "def loop(rows, results, states):",
+        " get, append = states.get, results.append",
+        f" for key, {values} in rows:",
+        f"  {states} = get(key) or begin()",
+        *(f"  {step}" for step in steps),
+        f"  states[key] = ({states})",
+        f"  append({{{', '.join(f'name{n}: result{n}' for n in in_order)}}})",
+    ]
+    exec(compile("\n".join(lines), f"{__file__} (a loop)", "exec"), made)
+    loop: Loop = made["loop"]
     return loop
 
 
-def _loop_of_two(begin: Any, figures: Any, names: Any, adds: Any, finishes: Any) -> Loop:
-    name0, name1 = names
-    add0, add1 = adds
-    finish0, finish1 = finishes
-
-    def loop(rows: Iterable[Any], results: list[Any], states: MutableMapping[Any, Any]) -> None:
-        get, append = states.get, results.append
-        for key, value0, value1 in rows:
-            state0, state1 = get(key) or begin()
-            result = figures()
-            state0 = add0(state0, value0)
-            result[name0] = finish0(state0) if finish0 else state0
-            state1 = add1(state1, value1)
-            result[name1] = finish1(state1) if finish1 else state1
-            states[key] = (state0, state1)
-            append(result)
-
-    return loop
-
-
-def _loop_of_three(begin: Any, figures: Any, names: Any, adds: Any, finishes: Any) -> Loop:
-    name0, name1, name2 = names
-    add0, add1, add2 = adds
-    finish0, finish1, finish2 = finishes
-
-    def loop(rows: Iterable[Any], results: list[Any], states: MutableMapping[Any, Any]) -> None:
-        get, append = states.get, results.append
-        for key, value0, value1, value2 in rows:
-            state0, state1, state2 = get(key) or begin()
-            result = figures()
-            state0 = add0(state0, value0)
-            result[name0] = finish0(state0) if finish0 else state0
-            state1 = add1(state1, value1)
-            result[name1] = finish1(state1) if finish1 else state1
-            state2 = add2(state2, value2)
-            result[name2] = finish2(state2) if finish2 else state2
-            states[key] = (state0, state1, state2)
-            append(result)
-
-    return loop
-
-
-def _loop_of_four(begin: Any, figures: Any, names: Any, adds: Any, finishes: Any) -> Loop:
-    name0, name1, name2, name3 = names
-    add0, add1, add2, add3 = adds
-    finish0, finish1, finish2, finish3 = finishes
-
-    def loop(rows: Iterable[Any], results: list[Any], states: MutableMapping[Any, Any]) -> None:
-        get, append = states.get, results.append
-        for key, value0, value1, value2, value3 in rows:
-            state0, state1, state2, state3 = get(key) or begin()
-            result = figures()
-            state0 = add0(state0, value0)
-            result[name0] = finish0(state0) if finish0 else state0
-            state1 = add1(state1, value1)
-            result[name1] = finish1(state1) if finish1 else state1
-            state2 = add2(state2, value2)
-            result[name2] = finish2(state2) if finish2 else state2
-            state3 = add3(state3, value3)
-            result[name3] = finish3(state3) if finish3 else state3
-            states[key] = (state0, state1, state2, state3)
-            append(result)
-
-    return loop
-
-
-_UNROLLED = (_loop_of_one, _loop_of_two, _loop_of_three, _loop_of_four)
-
-
-class Figure(KeyedOperator):
+class Figure(FigureStep):
     """A step with one running figure, which ``aggregation`` defines. ``by`` says what of a value is aggregated."""
 
     figures = True
@@ -319,26 +271,12 @@ class Figure(KeyedOperator):
         if self.needs_values and by is not None:
             over = replace(over, field=self._column or by)
         columns = FieldColumns(context, functions_of([over]), compiles=compiles)
-        self._has_names = self.takes_columns
-        self.takes_columns = self._has_names or columns.are_compiled
-        self._over_columns = ColumnFigures(self.state, [over], shape_of_one(), columns)
-
-    def on_batch(self, batch: Batch, out: Outlet) -> None:
-        figures = self._over_columns.scan(batch)
-        self.takes_columns = self._has_names or figures is not None
-        if figures is None:
-            super().on_batch(batch, out)
-        elif len(batch):
-            _send_columns(batch, {"value": figures[0]}, SCALAR, out)
+        self.has_names = self.takes_columns
+        self.takes_columns = self.has_names or columns.are_compiled
+        self.over_columns = ColumnFigures(self.state, [over], shape_of_one(), columns)
 
     def update(self, rows: Rows, results: list[Any]) -> None:
         self.aggregation.run(rows, results, self.states)
-
-
-def _send_columns(batch: Batch, columns: Mapping[str, Any], form: RowForm, out: Outlet) -> None:
-    """Send the rows of a batch of columns with other values."""
-    if isinstance(batch, ColumnBatch):
-        out.send(batch.with_columns(record_batch(columns), form=form))
 
 
 class Count(Figure):
@@ -515,7 +453,7 @@ class Distinct(KeyedOperator):
         out.send(kept)
 
 
-class TopN(KeyedOperator):
+class TopN(FigureStep):
     """Per record the list of its key's ``n`` largest values so far, by ``by`` (function, column name, or the value
     itself), largest first. Equal values keep their order of arrival. Columns of numbers and times remain columns.
     """
@@ -527,17 +465,9 @@ class TopN(KeyedOperator):
         self._n = n
         self._rank = by
         column = column_of(by)
-        self.takes_columns = by is None or column is not None
-        self._over_columns = None
+        self.has_names = self.takes_columns = by is None or column is not None
         if self.takes_columns and n <= CELLS_MAX:
-            self._over_columns = ColumnFigures(self.state, [top(n, column)], shape_of_one())
-
-    def on_batch(self, batch: Batch, out: Outlet) -> None:
-        best = None if self._over_columns is None else self._over_columns.scan(batch)
-        if best is None:
-            super().on_batch(batch, out)
-        elif len(batch):
-            _send_columns(batch, {"value": best[0]}, SCALAR, out)
+            self.over_columns = ColumnFigures(self.state, [top(n, column)], shape_of_one())
 
     def rows(self, keys: list[Any], values: list[Any]) -> Rows:
         ranks = values if self._rank is None else map(looked_up(self._rank), values)

@@ -231,74 +231,35 @@ def call_each(
 
     ``blame`` is the user's function where ``function`` only wraps it, None where there is none.
     """
-    if loop is results_of and type(function) is operator.itemgetter:
-        failed, results = _look_up(function, batch, failures, out)
-        return batch.drop(failed) if failed else batch, results
-    results = []
-    rows = iter(batch.values)
-    try:
-        loop(function, rows, results)
-    except Exception as error:
-        failed = _call_rest(error, function, rows, batch, failures, out, loop, blame, results)
-        return batch.drop(failed), results
-    return batch, results
+    failed, results = call_rows(function, batch, failures, out, loop=loop, blame=blame)
+    return batch.drop(failed) if failed else batch, results
 
 
 def call_rows(
-    function: Callable[[Any], Any], batch: Batch, failures: ErrorPolicy, out: Outlet
-) -> tuple[list[int], list[Any]]:
-    """Call ``function`` once on each value of ``batch``: the indices of the rows it raised on, and the results."""
-    if type(function) is operator.itemgetter:
-        return _look_up(function, batch, failures, out)
-    results: list[Any] = []
-    rows = iter(batch.values)
-    try:
-        results_of(function, rows, results)
-    except Exception as error:
-        return _call_rest(error, function, rows, batch, failures, out, results_of, OWN, results), results
-    return [], results
-
-
-def _look_up(
-    getter: Callable[[Any], Any], batch: Batch, failures: ErrorPolicy, out: Outlet
-) -> tuple[list[int], list[Any]]:
-    """Do as `call_rows` for the look-up of a name: at the speed of C as long as all values are of one class."""
-    values = batch.values
-    if not values:
-        return [], []
-    try:
-        return [], list(map(getter_of(getter, values[0]), values))
-    except Exception:
-        """The values differ, or one lacks the field: row by row."""
-    results: list[Any] = []
-    own, rows = looked_up(getter), iter(values)
-    try:
-        results_of(own, rows, results)
-    except Exception as error:
-        return _call_rest(error, own, rows, batch, failures, out, results_of, getter, results), results
-    return [], results
-
-
-def _call_rest(
-    error: Exception | None,
     function: Callable[[Any], Any],
-    rows: Iterator[Any],
     batch: Batch,
     failures: ErrorPolicy,
     out: Outlet,
-    loop: Loop,
-    blame: object,
-    results: list[Any],
-) -> list[int]:
-    """Resume after the row that raised ``error``, so that no row is called twice; return the indices that raised."""
-    failed: list[int] = []
-    while error is not None:
-        index = len(batch) - operator.length_hint(rows) - 1  # the iterator of a list knows how many rows are left
-        failures.record(error, function if blame is OWN else blame, batch, index, out)
-        failed.append(index)
+    *,
+    loop: Loop = results_of,
+    blame: object = OWN,
+) -> tuple[list[int], list[Any]]:
+    """Do as `call_each`; return the indices of the rows that ``function`` raised on, and what ``loop`` appended."""
+    values = batch.values
+    if loop is results_of and type(function) is operator.itemgetter and values:
+        try:
+            return [], list(map(getter_of(function, values[0]), values))  # at the speed of C if all are of one class
+        except Exception:
+            """The values differ, or one lacks the field: row by row."""
+        function, blame = looked_up(function), function
+    failed, results = list[int](), list[Any]()
+    rows = iter(values)
+    while True:  # after a row that raised the next is called, so that no row is called twice
         try:
             loop(function, rows, results)
-            error = None
-        except Exception as another:
-            error = another
-    return failed
+        except Exception as error:
+            index = len(values) - operator.length_hint(rows) - 1  # the iterator of a list knows how many rows are left
+            failures.record(error, function if blame is OWN else blame, batch, index, out)
+            failed.append(index)
+        else:
+            return failed, results
