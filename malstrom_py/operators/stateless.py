@@ -20,7 +20,7 @@ from malstrom_py.operators.keyed import keys_of
 
 
 class FunctionStep(Operator):
-    """Base of the steps that call a function of a value: of all rows together where columns are proven to give the same.
+    """Base of the steps that call a function of a value; on columns where these are proven to give the same.
 
     ``column``: the function looks up this column, which is read without a call.
     """
