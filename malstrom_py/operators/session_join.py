@@ -98,10 +98,8 @@ class SessionJoin(SessionWindows):
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self._unmatched.arrived(side, batch)
-        if (
-            in_arrays(self.state, batch, lambda columns: self.state.to_arrays().add(side, columns), small=self._small)
-            is None
-        ):
+        arrays = self.state.to_arrays
+        if in_arrays(self.state, batch, lambda columns: arrays().add(side, columns), small=self._small) is None:
             self._gathering = self._of_sides[side]
             self.on_batch(batch, out)
 

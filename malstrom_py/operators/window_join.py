@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import replace
+from itertools import repeat
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -34,7 +34,7 @@ Alone = tuple[int, int]
 """How many left and right rows have no partner."""
 
 _ROWS_MAX: Final = 1 << 16
-"""Windows of more rows of columns are closed one by one."""
+"""Windows of columns are closed together up to so many rows."""
 
 _SPARSE: Final = 4
 """Codes of rows are made dense if there may be more of them than so many per row."""
@@ -98,35 +98,30 @@ class WindowJoin(StatefulOperator):
 
     def _close(self, reached: int, out: Outlet) -> None:
         """Send the pairs of all windows whose last moment is at most ``reached``, and drop their state."""
-        panes, starts = self._panes, self._panes.starts()
-        while starts:
-            start = self._first_open(starts[0])
-            if not self._is_due(start, reached):
+        panes, size, step, starts, at = self._panes, self._size, self._step, self._panes.starts(), 0
+        sizes = list(map(panes.columns.get, starts, repeat(0)))
+        last = MAX_EPOCH if reached == MAX_EPOCH else reached - size + 1
+        together, rows = list[int](), 0  # windows of columns: many small batches cost more
+        while at < len(starts):
+            start = starts[at] if size == step else self._first_open(starts[at])
+            if start > last:
                 break
-            inside = starts[: bisect_left(starts, start + self._size)]
-            if any(pane in panes.rows for pane in inside):
-                self._close_rows(start, inside, out)
+            end = at + 1 if size == step else bisect_left(starts, start + size, at)
+            of_rows = bool(panes.rows) and any(pane in panes.rows for pane in starts[at:end])
+            more = sum(sizes[at:end])
+            if together and (of_rows or rows + more > _ROWS_MAX):
+                self._close_columns(together, out)
+                together, rows = [], 0
+            rows += more
+            if of_rows:
+                self._close_rows(start, starts[at:end], out)
             else:
-                first, start = start, self._last_due(start, starts, reached)
-                self._close_columns(first, start, out)
-            self._reached = start + self._size - 1
-            del starts[: bisect_left(starts, start + self._step)]
+                together.append(start)
+            self._reached = start + size - 1
+            at = end if size == step else bisect_left(starts, start + step, at)
+        if together:
+            self._close_columns(together, out)
         self._reached = max(self._reached, reached)
-
-    def _is_due(self, start: int, reached: int) -> bool:
-        return min(start + self._size - 1, MAX_EPOCH) <= reached
-
-    def _last_due(self, start: int, starts: Sequence[int], reached: int) -> int:
-        """Return the last window to be closed together with the one at ``start``: many small batches cost more."""
-        if self._size > self._step:
-            return start
-        panes, rows = self._panes, 0
-        for pane in starts:
-            rows += panes.columns.get(pane, 0)
-            if pane in panes.rows or not self._is_due(pane, reached) or (pane > start and rows > _ROWS_MAX):
-                break
-            start = pane
-        return start
 
     def _first_open(self, pane: int) -> int:
         """Return the start of the first window with ``pane`` that is not closed."""
@@ -147,16 +142,17 @@ class WindowJoin(StatefulOperator):
                 for rows in self._panes.rows.pop(pane):
                     self.state.note(rows)
 
-    def _close_columns(self, first: int, last: int, out: Outlet) -> None:
-        """Close the windows of columns from ``first`` to ``last``, which is the same one if they overlap."""
+    def _close_columns(self, windows: Sequence[int], out: Outlet) -> None:
+        """Close windows of columns, which follow each other."""
         import numpy as np
         import pyarrow as pa
 
-        left, right = self._panes.close(first, last + self._size, last + self._step)
+        last = windows[-1]
+        left, right = self._panes.close(windows[0], last + self._size, last + self._step)
         if left is None and right is None:
             return
-        if self._size > self._step:  # a window has several panes
-            left, right = (block and replace(block, moments=block.moments * 0 + first) for block in (left, right))
+        if self._size > self._step:  # a window has several panes, and a row is in several windows
+            left, right = (block and _by_window(block, np.array(windows), self._size) for block in (left, right))
         columns, keys, starts, alone = joined((left, right), [kept.kind for kept in self._panes.sides], self._how)
         count_pairs(self._unmatched, self._how, columns.num_rows, alone)
         if columns.num_rows:
@@ -201,6 +197,17 @@ class Joined(NamedTuple):
     keys: pa.Array
     moments: Array
     alone: Alone
+
+
+def _by_window(block: Block, windows: Array, size: int) -> Block:
+    """Return the rows of each window in turn, whose moment is then its start."""
+    import numpy as np
+    import pyarrow as pa
+
+    firsts = block.moments.searchsorted(windows)
+    counts = block.moments.searchsorted(windows + size) - firsts
+    rows = np.arange(counts.sum()) + (firsts - (counts.cumsum() - counts)).repeat(counts)
+    return Block(block.batch.take(pa.array(rows)), None, windows.repeat(counts), len(rows))
 
 
 Blocks = Sequence[Block | None]

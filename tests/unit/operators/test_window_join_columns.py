@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from malstrom_py import windows
 from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
+from malstrom_py.operators import window_join
 from malstrom_py.state.join_panes import JoinPanes
 from tests.unit.operators.join_runs import Row, Run, as_rows, columns_of, tabled, windowed
 
@@ -27,6 +29,21 @@ def test_columns_are_joined_without_rows() -> None:
     assert sum(map(len, blocks)) == 11
     assert not any(block.rows_made for block in blocks)
     assert not run.panes.rows
+
+
+@pytest.mark.parametrize("window", [windows.tumbling(6), windows.sliding(6, 4), windows.sliding(9, 2)])
+def test_windows_of_columns_that_close_together_are_joined_together(window: windows.Windows) -> None:
+    of_columns, of_rows = Run(windowed("outer", window)), Run(windowed("outer", window))
+    drawn: list[Row] = [("ab"[n % 2], n, n) for n in (0, 3, 4, 5, 6, 11, 30, 31, 3_000_000_000_000, 7)]
+    with patch("malstrom_py.operators.window_join.joined", side_effect=window_join.joined) as joined:
+        for reached in (-1, 20, MAX_EPOCH):
+            for run in (of_columns, of_rows):
+                run.take(Epoch(reached))
+            for side in (0, 1) if reached < 20 else ():
+                of_columns.take(columns_of(drawn[side:], "texts"), side)
+                of_rows.take(as_rows(columns_of(drawn[side:], "texts")), side)
+    assert of_columns.found == of_rows.found
+    assert joined.call_count == 2
 
 
 @pytest.mark.parametrize("scalar", [False, True])
