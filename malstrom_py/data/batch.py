@@ -13,8 +13,8 @@ from itertools import compress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, final
 
-from malstrom_py.data.equality import settled_of_column
-from malstrom_py.data.row_form import DICTS, RowForm, python_values
+from malstrom_py.data.equality import settled_keys, settled_of_column
+from malstrom_py.data.row_form import DICTS, TUPLES, RowForm, python_values
 from malstrom_py.data.schema import for_polars
 from malstrom_py.errors import CodecError
 
@@ -165,7 +165,7 @@ class ColumnBatch(Batch):
         frame: pl.DataFrame | None = None,
         schema: pa.Schema | None = None,
         keys: list[Any] | None = None,
-        key_column: pa.Array | pl.Series | None = None,
+        key_column: pa.Array | pa.RecordBatch | pl.Series | None = None,
         timestamps: list[int] | None = None,
         time_column: pa.Array | None = None,
         part: str | None = None,
@@ -249,10 +249,15 @@ class ColumnBatch(Batch):
 
     @property
     def key_column(self) -> pa.Array | None:  # type: ignore[override]
-        """The keys as an Arrow column; None if they are a list."""
+        """The keys as an Arrow column; None if they are a list, or tuples."""
         if self._key_data is not None and hasattr(self._key_data, "to_arrow"):  # a Polars series
             self._key_data = self._key_data.to_arrow()
-        return self._key_data
+        return None if hasattr(self._key_data, "schema") else self._key_data
+
+    @property
+    def key_columns(self) -> pa.RecordBatch | None:
+        """The keys as a column for each place of the tuples that they are; None if they are a list, or no tuples."""
+        return self._key_data if hasattr(self._key_data, "schema") else None
 
     @property
     def only_key(self) -> pa.Array | None:
@@ -268,7 +273,9 @@ class ColumnBatch(Batch):
     @property
     def keys(self) -> list[Any] | None:  # type: ignore[override]  # made on demand
         """The keys, None on an unkeyed stream."""
-        if self._keys is None and self.key_column is not None:
+        if self._keys is None and self.key_columns is not None:
+            self._keys = settled_keys(TUPLES.rows(self.key_columns))
+        elif self._keys is None and self.key_column is not None:
             column = self.key_column
             self._keys = settled_of_column(python_values(column, "the key"), str(column.type))
         return self._keys
@@ -326,8 +333,8 @@ class ColumnBatch(Batch):
     def with_keys(self, keys: list[Any]) -> ColumnBatch:
         return self._keyed(keys, None)
 
-    def with_key_column(self, keys: pa.Array | pl.Series) -> ColumnBatch:
-        """Return the batch `with_keys` that are an Arrow or Polars column."""
+    def with_key_column(self, keys: pa.Array | pa.RecordBatch | pl.Series) -> ColumnBatch:
+        """Return the batch `with_keys` that are an Arrow or Polars column, or tuples of the values of columns."""
         return self._keyed(None, keys)
 
     def with_timestamps(self, timestamps: list[int], span: tuple[int, int] | None = None) -> ColumnBatch:
@@ -393,12 +400,12 @@ class ColumnBatch(Batch):
     def where(self, mask: pl.Series) -> ColumnBatch:
         """Return the rows for which ``mask``, a boolean column, is true; null is false."""
         chosen = mask.fill_null(False)
-        array = chosen.to_arrow()
+        array, keys = chosen.to_arrow(), self.key_column if self.key_columns is None else self.key_columns
         return ColumnBatch(
             None,
             frame=self.frame.filter(chosen),
             keys=None if self._keys is None else list(compress(self._keys, chosen)),
-            key_column=None if self.key_column is None else self.key_column.filter(array),
+            key_column=None if keys is None else keys.filter(array),
             timestamps=None if self._timestamps is None else list(compress(self._timestamps, chosen)),
             time_column=None if self.time_column is None else self.time_column.filter(array),
             part=self.part,
@@ -410,7 +417,7 @@ class ColumnBatch(Batch):
     def of_part(self, part: str | None, *, named: bool) -> ColumnBatch:
         return self._same(part=part, named=named, schema=self._schema)
 
-    def _keyed(self, keys: list[Any] | None, column: pa.Array | pl.Series | None) -> ColumnBatch:
+    def _keyed(self, keys: list[Any] | None, column: pa.Array | pa.RecordBatch | pl.Series | None) -> ColumnBatch:
         return self._same(keys=keys, key_column=column, part=None)
 
     def _timed(self, timestamps: list[int] | None, column: pa.Array | None) -> ColumnBatch:
@@ -448,7 +455,7 @@ class ColumnBatch(Batch):
     def _pick(self, of_array: Callable[[Any], Any], of_list: Callable[[list[Any]], list[Any]]) -> ColumnBatch:
         columns, places = of_array(self.columns), self._shared_places()
 
-        def picked_of(column: pa.Array | None, place: int | None) -> pa.Array | None:
+        def picked_of(column: pa.Array | pa.RecordBatch | None, place: int | None) -> pa.Array | None:
             if column is None:
                 return None
             return of_array(column) if place is None else columns.column(place)
@@ -456,7 +463,7 @@ class ColumnBatch(Batch):
         picked = ColumnBatch(
             columns,
             keys=None if self._keys is None else of_list(self._keys),
-            key_column=picked_of(self.key_column, places[0]),
+            key_column=picked_of(self.key_column if self.key_columns is None else self.key_columns, places[0]),
             timestamps=None if self._timestamps is None else of_list(self._timestamps),
             time_column=picked_of(self.time_column, places[1]),
             part=self.part,

@@ -18,7 +18,7 @@ from malstrom_py.data.row_form import DICTS, SCALAR
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.batch_sizing import SmallBatches
 from malstrom_py.state.figure_states import FigureStates, Shape
-from malstrom_py.state.group_index import NotColumnar, keys_as_column
+from malstrom_py.state.group_index import NotColumnar, keys_as_column, keys_as_columns
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.state.top_lane import Top
@@ -114,8 +114,8 @@ class ColumnFigures:
         self._groups().fold(*self._columns(batch))
         return len(batch)
 
-    def _columns(self, batch: ColumnBatch) -> tuple[pa.Array, list[pa.Array | None]]:
-        return keys_column_of(batch), [self._column_of(one, batch) for one in self._aggregations]
+    def _columns(self, batch: ColumnBatch) -> tuple[pa.Array | pa.RecordBatch, list[pa.Array | None]]:
+        return keys_columns_of(batch), [self._column_of(one, batch) for one in self._aggregations]
 
     def _column_of(self, one: Aggregation[Any, Any], batch: ColumnBatch) -> pa.Array | None:
         """Return the column of which ``one`` aggregates. `NotColumnar` if there is none."""
@@ -165,6 +165,13 @@ def records_of(batch: ColumnBatch, field: object) -> pa.Array:
     if batch.form is not DICTS or field not in batch.columns.schema.names:
         raise NotColumnar("values that are not records with such a column")
     return batch.columns.to_struct_array()
+
+
+def keys_columns_of(batch: ColumnBatch) -> pa.Array | pa.RecordBatch:
+    """Return the keys of ``batch`` as a column, or as columns if they are tuples. `NotColumnar` if none holds them."""
+    if batch.key_columns is not None:
+        return batch.key_columns
+    return keys_as_columns(batch.keys or []) if batch.key_column is None else batch.key_column
 
 
 def keys_column_of(batch: ColumnBatch) -> pa.Array:

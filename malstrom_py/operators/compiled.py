@@ -19,10 +19,11 @@ from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.batch_sizing import SmallBatches
 from malstrom_py.operators.first_rows import warn
+from malstrom_py.state.group_index import listed_keys
 from malstrom_py.traced.evaluation import results, some_results, streams, truths
 from malstrom_py.traced.in_python import check_held, column_like, in_python_types, kind_in_python, kinds_of
 from malstrom_py.traced.nodes import Tree
-from malstrom_py.traced.returned import fields_returned, why_no_columns, why_no_numbers
+from malstrom_py.traced.returned import by_place, fields_returned, why_no_columns, why_no_numbers
 from malstrom_py.traced.tracing import KEY, Traced, trace, why_impure
 
 if TYPE_CHECKING:
@@ -142,6 +143,21 @@ class CompiledFunction:
             batch, compute, lambda made, rows: made.take(rows).to_pylist(), why_not=why_not
         )
         return found
+
+    def keys(self, batch: Batch) -> pa.Array | pa.RecordBatch | None:
+        """Return the results as a column; as a column for each place if they are tuples."""
+
+        def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> pa.Array | pa.RecordBatch:
+            check_held(columns)
+            tree = by_place(traced.tree)
+            if tree is traced.tree or fields_returned(tree) is None:
+                return self._noted(traced, results(tree, columns))[0].column(0)
+            return results(tree, columns)
+
+        def why_not(tree: Tree) -> str | None:
+            return why_no_columns(by_place(tree)) if fields_returned(tree) is None else "returns dicts"
+
+        return self._computed(batch, compute, lambda made, rows: listed_keys(made.take(rows)), why_not=why_not)
 
     def values(self, batch: Batch) -> ColumnBatch | None:
         """Return ``batch`` with the results, which are dicts or plain values, as values."""

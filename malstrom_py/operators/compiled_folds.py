@@ -22,7 +22,7 @@ from malstrom_py.data.row_form import DICTS, SCALAR
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.batch_sizing import SmallBatches
-from malstrom_py.operators.column_figures import in_arrays, keys_column_of, record_batch
+from malstrom_py.operators.column_figures import in_arrays, keys_columns_of, record_batch
 from malstrom_py.operators.compiled import ROWS_FEW, has_null, report_difference
 from malstrom_py.operators.names_taken import names_taken
 from malstrom_py.state.figure_states import FigureStates, Shape, shape_of_fields, shape_of_one
@@ -39,6 +39,8 @@ from malstrom_py.traced.tracing import KEY, why_impure
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from malstrom_py.state.group_index import Keys
 
 _COMPARED_FIRST: Final = 16
 _ROWS_PER_COMPARED: Final = 160_000
@@ -188,8 +190,8 @@ class CompiledFold:
         self._nullable |= {
             name for name, column in zip(columns.schema.names, columns.columns, strict=True) if has_null(column)
         }
-        keys = keys_column_of(batch)
-        of = (columns.schema, keys.type, batch.form is SCALAR, self._nullable)
+        keys = keys_columns_of(batch)
+        of = (columns.schema, _type_of(keys), batch.form is SCALAR, self._nullable)
         if of not in self._plans:
             self._plans[of] = self._planned(batch, keys)
         plan = self._plans[of]
@@ -197,20 +199,23 @@ class CompiledFold:
             raise NotColumnar(plan)
         return plan
 
-    def _planned(self, batch: ColumnBatch, keys: pa.Array) -> _Plan | str:
+    def _planned(self, batch: ColumnBatch, keys: Keys) -> _Plan | str:
         names = batch.columns.schema.names
         if batch.form not in (DICTS, SCALAR) or len(set(names)) < len(names):
             return "has values that are not dicts"
         if any(name.startswith("\0") for name in names):
             return "has a column with a name that is not compiled"
+        has_tuples = hasattr(keys, "schema")
         kinds: dict[str, Kind] = {**kinds_of(batch.columns.schema)}
         if self._takes_key:
-            kinds[KEY] = kind_in_python(keys.type)
-        nullable = self._nullable | ({KEY} if has_null(keys) else set())
+            kinds[KEY] = "other" if has_tuples else kind_in_python(keys.type)
+        nullable = self._nullable | ({KEY} if not has_tuples and has_null(keys) else set())
         form = Form(kinds, nullable, self._begin, is_row=batch.form is not SCALAR, takes_key=self._takes_key)
         fold = fold_of(self._function, form)
         if isinstance(fold, str):
             return fold
+        if has_tuples and KEY in fold.traced.fields:
+            return "uses a key that is a tuple"
         trees = [change.part for change in fold.changes.values()]
         refused = map(why_no_columns, trees if fold.output is None else [*trees, fold.output])
         if (why := next((one for one in refused if one is not None), None)) is not None:
@@ -271,6 +276,10 @@ class CompiledFold:
         return sent
 
 
+def _type_of(keys: Keys) -> Any:
+    return keys.schema if hasattr(keys, "schema") else keys.type
+
+
 _NONE: Any = object()
 
 
@@ -317,7 +326,7 @@ def _kind_of(value: Any) -> str | None:
 
 def _computed(plan: _Plan, batch: ColumnBatch, states: FigureStates) -> ColumnBatch:
     """Add the rows of ``batch`` to ``states``, and return what is sent. `NotColumnar` if rows must do it."""
-    fold, keys = plan.fold, keys_column_of(batch)
+    fold, keys = plan.fold, keys_columns_of(batch)
     parts = _parts_of(plan, batch, keys)
     groups = states.groups
     groups.begin(keys, plan.begins)
@@ -333,13 +342,13 @@ def _with_output(plan: _Plan, batch: ColumnBatch, groups: Groups, parts: list[pa
     """Do as `_computed` for a function whose output is not its new state: computed of the state before each row."""
     import pyarrow as pa
 
-    fold, keys = plan.fold, keys_column_of(batch)
+    fold, keys = plan.fold, keys_columns_of(batch)
     assert fold.output is not None
     ids = groups.ids(keys)
     undo, known, old = groups.undo(ids), groups.is_live(ids), groups.results(ids)
     made = groups.scan(keys, parts)
     after = rows_before(ids)
-    columns = batch.columns.append_column(KEY, keys)
+    columns = batch.columns if hasattr(keys, "schema") else batch.columns.append_column(KEY, keys)
     try:
         for name, first, then in zip(fold.changes, old, made, strict=True):
             given = first if plan.form.has_default(name) else _masked(first, known, then.type)
@@ -380,7 +389,7 @@ def rows_before(ids: Any) -> pa.Array:
     return pa.array(places)
 
 
-def _parts_of(plan: _Plan, batch: ColumnBatch, keys: pa.Array) -> list[pa.Array]:
+def _parts_of(plan: _Plan, batch: ColumnBatch, keys: Keys) -> list[pa.Array]:
     """Return per change the parts of the rows. `NotColumnar` if that is not proven."""
     columns = batch.columns
     try:

@@ -7,7 +7,7 @@ stateful step may follow (R11).
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import compress
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -40,6 +40,8 @@ class KeyBy(FunctionStep):
     [1, 1, 2]
     """
 
+    makes_columns = False  # tuples are legal too
+
     def __init__(
         self, context: StepContext, *, fn: Callable[[Any], Any], column: str | None = None, compiles: bool = True
     ) -> None:
@@ -69,7 +71,7 @@ class KeyBy(FunctionStep):
                 self._none_watch.counted(len(series), series.null_count())
             out.send(batch.with_key_column(series))
             return True
-        column = self._compiled.column(batch) if self._column is None else batch.column(self._column)
+        column = self._compiled.keys(batch) if self._column is None else batch.column(self._column)
         self.takes_columns = self._column is not None or column is not None
         if column is None:
             return False
@@ -78,7 +80,7 @@ class KeyBy(FunctionStep):
         except CodecError:
             return False  # row by row, to find the illegal keys
         if self._none_watch.active:
-            self._none_watch.counted(len(column), column.null_count)
+            self._none_watch.counted(len(column), getattr(column, "null_count", 0))  # tuples have none
         out.send(batch.with_key_column(column))
         return True
 
@@ -135,10 +137,15 @@ def is_always_legal(keys: pl.Series) -> bool:
     return keys.dtype.is_integer() or keys.dtype == pl.String
 
 
-def keys_to_check(column: pa.Array) -> list[Any]:
-    """Return the distinct values of a column of keys that must be checked: none, if all of its type are legal."""
+def keys_to_check(column: pa.Array | pa.RecordBatch) -> list[Any]:
+    """Return the distinct values of a column of keys that must be checked: none, if all of its type are legal.
+
+    Of columns of the values of tuples return these.
+    """
     import pyarrow as pa
 
+    if isinstance(column, pa.RecordBatch):
+        return list(chain.from_iterable(map(keys_to_check, column.columns)))
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return []

@@ -14,7 +14,7 @@ from malstrom_py.agg import Aggregation
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.column_image import ColumnImage
 from malstrom_py.state.column_image import Shape as StoredShape
-from malstrom_py.state.group_index import NotColumnar, ids_of
+from malstrom_py.state.group_index import GroupIndex, NotColumnar, ids_of
 from malstrom_py.state.group_values import Array
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.many_values import ArrayValues
@@ -143,6 +143,11 @@ class FigureStates(ArrayValues):
         ids = ids[groups.changed[ids]]
         groups.changed[ids] = False
         return ids
+
+    @property
+    def in_arrays(self) -> bool:
+        # No column at rest holds tuples: rows do.
+        return not (isinstance(self.groups.index, GroupIndex) and self.groups.index.has_tuples)
 
     def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
         import numpy as np

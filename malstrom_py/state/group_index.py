@@ -1,18 +1,20 @@
 """Keys of columns as dense numbers: `GroupIndex` gives each distinct key an id, in the order of first arrival.
 
 Rule: keys that are equal in Python have one id (F4), so integers of all widths are one kind. An index holds keys of
-one kind: integers that fit 64 bits, text, or bytes; None beside any of them. What it does not take raises
-`NotColumnar`, and the caller continues with rows, to which the same rules apply. Without the accelerator it takes no
-key: then rows are the way of every step, with the same results (docs/design/0056).
+one kind: integers that fit 64 bits, text, or bytes; None beside any of them; or tuples of these, which are a record
+batch with a column for each place. What it does not take raises `NotColumnar`, and the caller continues with rows, to
+which the same rules apply. Without the accelerator it takes no key: then rows are the way of every step, with the same
+results (docs/design/0056).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from malstrom_py import accelerator
+from malstrom_py.data.row_form import TUPLES
 from malstrom_py.data.schema import ColumnKind, kind_of
 from malstrom_py.errors import InternalError
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
+    Keys: TypeAlias = pa.Array | pa.RecordBatch
 
 ROWS_OF_CODES: Final = 1 << 16
 """As many groups are sorted by radix."""
@@ -114,13 +117,15 @@ class GroupIndex:
     ([1, -1], ['ann', 'bob', None])
     """
 
-    __slots__ = ("_index", "_kind", "_null")
+    __slots__ = ("_index", "_kind", "_null", "_parts")
 
     def __init__(self, kind: ColumnKind | None = None) -> None:
         """``kind``: of the keys, if it is known."""
         self._kind = kind
         self._index: Any = None  # made with the first key that is not None
         self._null = False  # until then: whether None has the id 0
+        # Of tuples: the ids of the first values, and of the rest. The key of ``_index`` is one of each.
+        self._parts: tuple[GroupIndex, GroupIndex] | None = None
 
     @staticmethod
     def supports(type_: pa.DataType) -> bool:
@@ -130,7 +135,12 @@ class GroupIndex:
     def __len__(self) -> int:
         return int(self._null) if self._index is None else len(self._index)
 
-    def ids(self, column: pa.Array) -> Ids:
+    @property
+    def has_tuples(self) -> bool:
+        """Whether the keys are tuples."""
+        return self._parts is not None
+
+    def ids(self, column: Keys) -> Ids:
         """Return the id of each key of ``column``, as int32; new keys get the next ones.
 
         Raises:
@@ -139,7 +149,7 @@ class GroupIndex:
         """
         return self.group(column).ids
 
-    def group(self, column: pa.Array) -> GroupedRows:
+    def group(self, column: Keys) -> GroupedRows:
         """Return the rows of ``column``, whose keys have ids from now on. Raises like `ids`."""
         return self._rows(column, add=True)
 
@@ -147,27 +157,52 @@ class GroupIndex:
         """Return an empty index."""
         return GroupIndex()
 
-    def raw(self, ids: Any) -> pa.Array:
+    def raw(self, ids: Any) -> Keys:
         """Return what `group` takes for the keys of ``ids``."""
         return self.keys(ids)
 
-    def find(self, column: pa.Array) -> Ids:
+    def find(self, column: Keys) -> Ids:
         """Return the id of each key of ``column``, as int32; -1 for a key without one. Raises like `ids`."""
         return self._rows(column, add=False).ids
 
-    def keys(self, ids: Any = None) -> pa.Array:
+    def keys(self, ids: Any = None) -> Keys:
         """Return the keys of ``ids``, None: of all, as an int64, large_string, large_binary or null column."""
         import pyarrow as pa
 
         if self._index is None or self._kind is None:
             return pa.nulls(int(self._null) if ids is None else len(ids))
         keys: pa.Array = self._index.keys(_types()[self._kind], ids)
-        return keys
+        return keys if self._parts is None else self._tuples(keys.to_numpy(), *self._parts)
 
-    def _rows(self, column: pa.Array, *, add: bool) -> GroupedRows:
+    def _tuples(self, pairs: Any, first: GroupIndex, rest: GroupIndex) -> pa.RecordBatch:
+        """Return the keys of pairs of ids."""
+        import pyarrow as pa
+
+        others: Any = rest.keys(pairs & _HALF)
+        columns = [first.keys(pairs >> 32), *(others.columns if isinstance(others, pa.RecordBatch) else [others])]
+        return pa.RecordBatch.from_arrays(columns, names=list(map(str, range(len(columns)))))
+
+    def _paired(self, keys: Keys, *, add: bool) -> pa.Array:
+        """Return tuples as pairs of ids: of their first values, and of the rest. None has one without an id."""
         import numpy as np
         import pyarrow as pa
 
+        if not isinstance(keys, pa.RecordBatch) or (self._parts is None and len(self)):
+            raise NotColumnar("keys of which some are tuples")
+        parts = self._parts or (GroupIndex(), GroupIndex())
+        rest = keys.column(1) if keys.num_columns == 2 else keys.select(range(1, keys.num_columns))
+        ids = [part._rows(column, add=add).ids for part, column in zip(parts, (keys.column(0), rest), strict=True)]
+        if add:
+            self._parts = parts
+        missing = np.minimum(*ids) < 0
+        return pa.array((ids[0].astype(np.int64) << 32) | ids[1], mask=missing if missing.any() else None)
+
+    def _rows(self, column: Keys, *, add: bool) -> GroupedRows:
+        import numpy as np
+        import pyarrow as pa
+
+        if self._parts is not None or isinstance(column, pa.RecordBatch):
+            column = self._paired(column, add=add)
         column, kind = plain_keys(column, self._kind)
         if self._index is None:
             if add and accelerator.library() is None:
@@ -264,6 +299,7 @@ class NativeIndex:
         return pa.foreign_buffer(address, size, base=self) if address and size else pa.py_buffer(b"")
 
 
+_HALF: Final = (1 << 32) - 1
 _NO_MEMORY: Final = -1
 _NOT_TEXT: Final = -3
 
@@ -280,7 +316,7 @@ def _types() -> dict[ColumnKind, pa.DataType]:
     return {ColumnKind.INT: pa.int64(), ColumnKind.STR: pa.large_string(), ColumnKind.BYTES: pa.large_binary()}
 
 
-def plain_keys(column: pa.Array, known: ColumnKind | None) -> tuple[pa.Array, ColumnKind | None]:
+def plain_keys(column: Keys, known: ColumnKind | None) -> tuple[pa.Array, ColumnKind | None]:
     """Return a column of keys as int64, text or bytes, and its kind, which must be the ``known`` one.
 
     Raises:
@@ -288,8 +324,7 @@ def plain_keys(column: pa.Array, known: ColumnKind | None) -> tuple[pa.Array, Co
     """
     import pyarrow as pa
 
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
+    column = _one_array(column)
     if known is ColumnKind.INT and pa.types.is_int64(column.type):
         return column, known
     kind = _plain_kind(column.type)
@@ -312,6 +347,14 @@ def plain_keys(column: pa.Array, known: ColumnKind | None) -> tuple[pa.Array, Co
     return column, kind
 
 
+def _one_array(column: Any) -> pa.Array:
+    import pyarrow as pa
+
+    if isinstance(column, pa.RecordBatch):
+        raise NotColumnar("keys that are tuples")
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
 def keys_as_column(keys: Sequence[Any]) -> pa.Array:
     """Return Python ``keys`` as a column. `NotColumnar` unless all are int, str or bytes, or None.
 
@@ -327,6 +370,32 @@ def keys_as_column(keys: Sequence[Any]) -> pa.Array:
     return keys_column(keys, None)
 
 
+def keys_as_columns(keys: Sequence[Any]) -> Keys:
+    """Return Python ``keys`` as `keys_as_column` does; tuples with as many of such keys each as a column per place.
+
+    >>> keys_as_columns([(3, "a"), (4, None)]).column("1").to_pylist()
+    ['a', None]
+    """
+    import pyarrow as pa
+
+    if set(map(type, keys)) != {tuple}:
+        return keys_as_column(keys)
+    widths = set(map(len, keys))
+    if len(widths) > 1 or min(widths) < 2:
+        raise NotColumnar("keys that are tuples of another length")
+    return pa.RecordBatch.from_arrays(
+        list(map(keys_as_column, zip(*keys, strict=True))), names=list(map(str, range(*widths)))
+    )
+
+
+def listed_keys(keys: Keys) -> list[Any]:
+    """Return ``keys`` as a list of Python's values."""
+    import pyarrow as pa
+
+    found: list[Any] = TUPLES.rows(keys) if isinstance(keys, pa.RecordBatch) else keys.to_pylist()
+    return found
+
+
 def keys_column(keys: Iterable[Any], kind: ColumnKind | None) -> pa.Array:
     """Return Python ``keys`` of one kind as a column. `NotColumnar` if one does not fit Arrow."""
     import pyarrow as pa
@@ -337,7 +406,7 @@ def keys_column(keys: Iterable[Any], kind: ColumnKind | None) -> pa.Array:
         raise NotColumnar("a key that no column holds") from None
 
 
-def ids_of(find: Callable[[pa.Array], Any], keys: Sequence[Any]) -> Any:
+def ids_of(find: Callable[[Keys], Any], keys: Sequence[Any]) -> Any:
     """Return the id of each of Python ``keys``, each that of the plain key that it equals; -1 of those without.
 
     ``find``: returns the id of each key of a column, -1 of those without; raises `NotColumnar`.
@@ -345,20 +414,22 @@ def ids_of(find: Callable[[pa.Array], Any], keys: Sequence[Any]) -> Any:
     import numpy as np
 
     try:
-        return find(keys_as_column(keys)) if keys else np.zeros(0, np.int64)
+        return find(keys_as_columns(keys)) if keys else np.zeros(0, np.int64)
     except NotColumnar:
         return np.array([_id_of(find, key) for key in keys], np.int64)
 
 
-def _id_of(find: Callable[[pa.Array], Any], key: Any) -> int:
+def _id_of(find: Callable[[Keys], Any], key: Any) -> int:
     try:
-        return int(find(keys_as_column([plain_key(key)]))[0])
+        return int(find(keys_as_columns([plain_key(key)]))[0])
     except NotColumnar:
         return -1
 
 
 def plain_key(key: Any) -> Any:
-    """Return the int, str or bytes that equals ``key``, if there is one."""
+    """Return the int, str or bytes that equals ``key``, or a tuple of these, if there is one."""
+    if isinstance(key, tuple):
+        return tuple(map(plain_key, key)) if type(key).__eq__ is tuple.__eq__ else key
     if isinstance(key, str):
         return str.__str__(key)
     if isinstance(key, bytes):

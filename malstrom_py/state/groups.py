@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from malstrom_py.agg import Aggregation
 from malstrom_py.state import group_kernels
 from malstrom_py.state.column_image import Shape as StoredShape
-from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, keys_as_column
+from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, keys_as_columns, listed_keys
 from malstrom_py.state.group_lanes import CAPACITY
 from malstrom_py.state.group_values import Array, Values, longer, picked
 from malstrom_py.state.kept_lanes import LANES, lane_of
@@ -214,7 +214,7 @@ class Groups:
 
         ``arrivals``: as of the method, where the order of arrival counts.
         """
-        column = keys_as_column(keys)
+        column = keys_as_columns(keys)
         arrays = [lane.arrays_of(list(of_lane)) for lane, of_lane in zip(self._lanes, states, strict=True)]
         ids = self._grown(column).ids
         for lane, of_lane in zip(self._lanes, arrays, strict=True):
@@ -228,13 +228,10 @@ class Groups:
 
         They have none before something is added.
         """
-        import pyarrow as pa
-
         if all(state is None for state in states):
             return
-        distinct = keys.unique()
-        new = distinct.filter(pa.array(self.find(distinct) < 0))
-        ids = self._grown(new).ids
+        rows = self._grown(keys)
+        ids = rows.which[~self._live[rows.which]]
         for lane, state in zip(self._lanes, states, strict=True):
             if state is not None and len(ids):
                 lane.set(ids, lane.arrays_of([state] * len(ids)))
@@ -278,7 +275,7 @@ class Groups:
         unknown = ids[self._slots[ids] == 0]
         for start in range(0, len(unknown), _TOGETHER):
             some = unknown[start : start + _TOGETHER]
-            self._slots[some] = np.array(slots_of(self.keys(some).to_pylist()), np.int32) + 1
+            self._slots[some] = np.array(slots_of(listed_keys(self.keys(some))), np.int32) + 1
         return self._slots[ids].astype(np.int64) - 1
 
     def in_slots(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.column_image import ColumnImage, storable
-from malstrom_py.state.group_index import NotColumnar, ids_of
+from malstrom_py.state.group_index import NotColumnar, ids_of, listed_keys
 from malstrom_py.state.group_values import Array
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class ArrayValues(ManyValues):
         self.drop_ids(ids[ids >= 0])
 
     def changed_keys(self) -> list[Any]:
-        return list(chain.from_iterable(column.to_pylist() for column in self.changed_columns()))
+        return list(chain.from_iterable(map(listed_keys, self.changed_columns())))
 
     def changed_columns(self) -> list[pa.Array]:
         ids = self.changed_ids()
@@ -201,7 +201,7 @@ class ArrayValues(ManyValues):
 
     def _names(self, ids: Array) -> Iterator[Any]:
         for start in range(0, len(ids), _PIECE):
-            yield from self.keys_of(ids[start : start + _PIECE]).to_pylist()
+            yield from listed_keys(self.keys_of(ids[start : start + _PIECE]))
 
     def values(self) -> Any:
         """Return the values, in the order of the keys."""

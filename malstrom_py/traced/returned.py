@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from malstrom_py.traced.nodes import Node, Result, Tree, leaves
+from malstrom_py.traced.nodes import Choice, Failing, Node, Result, Tree, leaves
 from malstrom_py.traced.proxies import KINDS
 
 
@@ -28,6 +29,18 @@ def why_no_columns(tree: Tree, *, without_none: bool = False) -> str | None:
     if not names or any(not isinstance(value, dict) or list(value) != names for value in values):
         return "returns dicts of different fields, or of none, or values that are no dicts"
     return next((why for name in names if (why := _why_not_alike([value[name] for value in values]))), None)
+
+
+def by_place(tree: Tree) -> Tree:
+    """Return ``tree`` with dicts of what is at each place, in place of tuples of several values.
+
+    >>> why_no_columns(by_place(Result((1, "a"))))
+    """
+    if isinstance(tree, Choice):
+        return replace(tree, yes=by_place(tree.yes), no=by_place(tree.no))
+    if isinstance(tree, Failing) or type(tree.value) is not tuple or len(tree.value) < 2:
+        return tree
+    return replace(tree, value={str(place): value for place, value in enumerate(tree.value)})
 
 
 def why_no_numbers(tree: Tree) -> str | None:

@@ -84,6 +84,9 @@ KEYS: Sequence[Callable[[Row], Any]] = (
     lambda r: r["o"] or -1,
     lambda r: 6 // r["m"],
     lambda r: (r["s"], r["m"] % 2),
+    lambda r: (r["id"] % 3, r["o"], r["s"].upper()),
+    lambda r: (6 // r["m"], "x") if r["n"] > 0 else (0, r["s"]),
+    lambda r: (r["s"], r["m"] > 0),
     lambda r: "all",
 )
 

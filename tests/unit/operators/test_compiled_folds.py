@@ -27,6 +27,7 @@ from malstrom_py.operators.compiled_folds import CompiledFold
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.operators.stateful_map import StatefulMap
 from malstrom_py.state.figure_states import FigureStates
+from malstrom_py.state.group_index import keys_as_columns
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing.exact import same
 from tests.unit.operators.stepping import Stepped
@@ -258,6 +259,8 @@ def test_a_difference_is_found(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
 
 # The law
 
+KEYS = st.sampled_from(["a", "b"])
+TUPLES = st.sampled_from([("a", 1), ("a", 2), (None, 1)])
 NAMES = {"TABLE": TABLE, "NUMBERS": NUMBERS, "MOMENT": MOMENT}
 
 
@@ -350,15 +353,16 @@ def test_columns_give_the_outputs_that_the_function_gives(
     made: tuple[str, Callable[[], Any]], given: list[pa.RecordBatch], data: st.DataObject
 ) -> None:
     source, default = made
+    of_keys = data.draw(st.sampled_from([KEYS, TUPLES]))
     function = function_of(source, "key, r, state")
     ones, others = (partial(StatefulMap, fn=function, default=default, compiles=compiles) for compiles in (True, False))
     one, other = Stepped(ones, on_error="skip"), Stepped(others, on_error="skip")
     assert isinstance(one.operator, StatefulMap)
     one.operator._compiled._compare = lambda *_: None  # type: ignore[method-assign]  # the proof alone
     for batch in given:
-        keys = data.draw(st.lists(st.sampled_from(["a", "b"]), min_size=len(batch), max_size=len(batch)))
+        keys = data.draw(st.lists(of_keys, min_size=len(batch), max_size=len(batch)))
         for step in (one, other):
-            step.push(ColumnBatch(batch, key_column=pa.array(keys)))
+            step.push(ColumnBatch(batch, key_column=keys_as_columns(keys)))
         assert same(one.rows(), other.rows()), source
         assert same(dict(states(one).items()), states(other)), source
 
@@ -369,15 +373,16 @@ def test_columns_give_what_the_function_gives(
     fold: tuple[str, Callable[[], Any]], given: list[pa.RecordBatch], data: st.DataObject
 ) -> None:
     source, default = fold
+    of_keys = data.draw(st.sampled_from([KEYS, TUPLES]))
     function = function_of(source, "state, r")
     state = KeyedState("x", Codec())
     compiled = CompiledFold(StepContext("test", "x"), state, function, default)
     compiled._compare = lambda *_: None  # type: ignore[method-assign]  # the proof alone
     model: dict[Any, Any] = {}
     for batch in given:
-        keys = data.draw(st.lists(st.sampled_from(["a", "b"]), min_size=len(batch), max_size=len(batch)))
+        keys = data.draw(st.lists(of_keys, min_size=len(batch), max_size=len(batch)))
         before = dict(state.values.items())
-        made = compiled.scan(ColumnBatch(batch, key_column=pa.array(keys)))
+        made = compiled.scan(ColumnBatch(batch, key_column=keys_as_columns(keys)))
         expected = by_rows(function, default, keys, batch.to_pylist(), model)
         if made is None:
             assert same(dict(state.values.items()), before)

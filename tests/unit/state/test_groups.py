@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from malstrom_py import agg
 from malstrom_py.agg import Aggregation
-from malstrom_py.state.group_index import GroupIndex, NotColumnar
+from malstrom_py.state.group_index import GroupIndex, NotColumnar, ids_of, keys_as_columns, listed_keys
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.key_symbols import KeySymbols, SymbolIndex
 
@@ -261,6 +261,56 @@ def test_keys_of_some_ids_are_those_of_all(data: st.DataObject, kind: str) -> No
         assert len(every) == len(set(every.to_pylist())) == len(index)
         assert (some.to_pylist(), some.type) == ([every.to_pylist()[place] for place in ids], every.type)
         assert index.find(every).tolist() == list(range(len(index)))
+
+
+TUPLES = st.integers(2, 4).flatmap(
+    lambda width: st.lists(
+        st.lists(st.tuples(*[st.sampled_from([1, -2, 2**62, None]), *[st.sampled_from(["", "a", None])] * (width - 1)]))
+    )
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(TUPLES)
+def test_tuples_have_ids_as_in_a_dict(batches: list[list[tuple[Any, ...]]]) -> None:
+    index, expected = GroupIndex(), dict[tuple[Any, ...], int]()
+    for keys in filter(None, batches):
+        columns = keys_as_columns(keys)
+        assert index.find(columns).tolist() == [expected.get(key, -1) for key in keys]
+        assert index.ids(columns).tolist() == [expected.setdefault(key, len(expected)) for key in keys]
+    if expected:
+        places = np.arange(len(expected))[::-2]
+        assert index.has_tuples
+        assert listed_keys(index.keys()) == list(expected)
+        assert listed_keys(index.raw(places)) == [list(expected)[place] for place in places]
+        assert ids_of(index.find, [(True, 2.5), (1.0, ""), "a"]).tolist() == [-1, expected.get((1, ""), -1), -1]
+
+
+def test_an_index_of_tuples_takes_tuples_of_one_kind() -> None:
+    index = GroupIndex()
+    assert index.ids(keys_as_columns([(1, "a"), (1, "b")])).tolist() == [0, 1]
+    others: list[list[Any]] = [
+        [1],
+        ["a"],
+        [(1, "a", 2)],
+        [("a", 1)],
+        [None],
+        [(True, "a")],
+        [(1, 0.5)],
+        [((1, 2), "a")],
+    ]
+    for keys in others:
+        with pytest.raises(NotColumnar):
+            index.ids(keys_as_columns(keys))
+    for keys in ([(1, "a"), (1, 2, 3)], [(1,)], [(1, "a"), None], [(1, "a"), (1, 2)]):
+        with pytest.raises(NotColumnar):
+            keys_as_columns(keys)
+    with pytest.raises(NotColumnar):
+        GroupIndex(index._kind).ids(pa.array(["a"]))
+    plain = GroupIndex()
+    plain.ids(pa.array([1]))
+    with pytest.raises(NotColumnar):
+        plain.find(keys_as_columns([(1, "a")]))
 
 
 def test_text_that_is_not_utf8_is_refused() -> None:

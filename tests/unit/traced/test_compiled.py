@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import pickle
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -17,9 +19,11 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
+from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.errors import CodecError, InternalError, OperatorError
 from malstrom_py.operators import compiled
+from malstrom_py.operators.aggregate import Sum
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.batch_sizing import SMALL_IN_A_ROW
 from malstrom_py.operators.branching import Branch, Split
@@ -27,6 +31,8 @@ from malstrom_py.operators.compiled import CompiledFunction
 from malstrom_py.operators.event_time import AssignTimestamps
 from malstrom_py.operators.key_by import KeyBy
 from malstrom_py.operators.stateless import Filter, FilterMap, Map, MapWithKey
+from malstrom_py.state.figure_states import FigureStates
+from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.traced.in_python import check_held
 from malstrom_py.traced.tracing import why_never
 from tests.unit.operators.stepping import Stepped
@@ -120,6 +126,72 @@ def test_branches_divide_and_count_nothing_twice() -> None:
     stepped = Stepped(partial(Branch, predicate=lambda r: r["i"] % 2), ports=2).push(batch_of(i=[1, 2, 3]))
     assert [batch.values for batch in stepped.batches(0)] == [[{"i": 1}, {"i": 3}]]
     assert [batch.values for batch in stepped.batches(1)] == [[{"i": 2}]]
+
+
+@pytest.mark.parametrize(
+    ("function", "keys"),
+    [
+        (lambda r: (r["i"], r["s"]), [(1, "a"), (2, None), (3, "a")]),
+        (lambda r: (r["i"] % 2, r["f"] > 1, "x"), [(1, False, "x"), (0, True, "x"), (1, False, "x")]),
+    ],
+)
+def test_keys_of_two_fields_are_the_tuples_of_rows(function: Callable[[Any], Any], keys: list[Any]) -> None:
+    given = batch_of(i=pa.array([1, 2, 3], pa.int8()), s=["a", None, "a"], f=[0.5, 1.5, 1.0])
+    (sent,) = Stepped(partial(KeyBy, fn=function)).push(given).batches()
+    assert isinstance(sent, ColumnBatch)
+    assert (sent.key_column, given.rows_made) == (None, False)
+    for batch, expected in (
+        (sent, keys),
+        (sent.take([2, 0]), [keys[2], keys[0]]),
+        (sent.where(pl.Series([True, False, True])), [keys[0], keys[2]]),
+        (sent.compress([0, 1, 1]).cut(1, 2), keys[2:]),
+        (pickle.loads(pickle.dumps(sent)), keys),
+    ):
+        assert isinstance(batch, ColumnBatch)
+        assert batch.is_keyed
+        assert repr(batch.keys) == repr(expected)
+
+
+def test_a_tuple_with_nan_is_the_error_of_rows() -> None:
+    def keyed(*, compile: bool) -> Any:
+        rows = mp.Job("job", compile=compile).source(
+            "in", sources.Memory([{"i": 1, "f": 0.5}, {"i": 2, "f": float("nan")}])
+        )
+        return rows.select("columns", "i", "f").key_by("key", lambda r: (r["i"], r["f"])).count("n")
+
+    errors = []
+    for compile in (True, False):
+        with pytest.raises(CodecError) as raised:
+            mp.collect(keyed(compile=compile))
+        errors.append(re.sub(r"lambda> at \S*", "", str(raised.value)))
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("key", [lambda r: (r["i"] % 2, r["s"]), lambda r: (r["s"], r["i"] % 3, r["i"] % 2)])
+def test_figures_by_two_fields_are_in_arrays_and_at_rest_as_of_rows(key: Callable[[Any], Any]) -> None:
+    given = batch_of(i=list(range(8)), s=["a", "b", None, "a", "b", "a", None, "b"])
+    (keyed,) = Stepped(partial(KeyBy, fn=key)).push(given).batches()
+    assert isinstance(keyed, ColumnBatch)
+    assert keyed.key_columns is not None
+    figure = partial(Sum, by=lambda r: r["i"])
+    columns, rows = Stepped(figure), Stepped(figure)
+    rows.push(Batch(keyed.values, keys=keyed.keys))
+    columns.push(ColumnBatch(given.columns, key_column=keyed.key_columns))
+    assert repr(columns.rows()) == repr(rows.rows())
+    assert isinstance(columns.operator, Sum)
+    assert isinstance(rows.operator, Sum)
+    ours, theirs = columns.operator.state, rows.operator.state
+    assert isinstance(ours.values, FigureStates)
+    assert not ours.by_slot
+    assert repr(dict(ours.values.items())) == repr(dict(theirs.values))
+    stored = ours.snapshot()
+    assert stored == theirs.snapshot()
+    restored = KeyedState("x", Codec())
+    restored.restore(stored)
+    assert repr(restored.values) == repr(dict(theirs.values))
+    some = next(iter(theirs.values))
+    assert ours.collect([some, (5, 5)]) == theirs.collect([some, (5, 5)])
+    assert some not in ours.values
 
 
 def test_split_divides_and_counts_what_goes_nowhere() -> None:

@@ -15,12 +15,14 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from malstrom_py.data.row_form import TUPLES
 from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.errors import SinkError
 from malstrom_py.testing.exact import same
 from malstrom_py.traced.evaluation import results, some_results, streams, truths
 from malstrom_py.traced.in_python import Unproven, kind_in_python, kinds_of
-from malstrom_py.traced.returned import fields_returned, why_no_columns, why_no_numbers
+from malstrom_py.traced.nodes import Failing
+from malstrom_py.traced.returned import by_place, fields_returned, why_no_columns, why_no_numbers
 from malstrom_py.traced.tracing import KEY, Traced, trace
 
 
@@ -111,6 +113,8 @@ def expressions() -> Texts:
         st.builds('{{"x": {}}} if {} else {{"x": {}}} if {} else None'.format, *[anything, conditions] * 2),
         st.builds("{} if {} else None".format, anything, conditions),
         st.builds("[{}]".format, numbers),
+        st.builds("({}, {})".format, anything, anything),
+        st.builds("({}, {}, 1) if {} else ({}, {}, 2)".format, numbers, texts, conditions, numbers, texts),
         st.builds("({} % 3, {} % 2) if {} else [{}]".format, numbers, numbers, conditions, numbers),
         st.builds("(1, {}) if {} else {{2}}".format, numbers | texts, conditions),
     )
@@ -288,6 +292,19 @@ def holds_of_streams(
     return bool(flags.T.tolist() == [[number in one for number in range(STREAMS)] for one in expected])
 
 
+def holds_of_tuples(function: Callable[..., Any], expected: list[Any] | None, batch: pa.RecordBatch, form: str) -> bool:
+    """Whether the values of the tuples that the function returns are right."""
+    traced, given = traced_of(function, batch, form)
+    tree = Failing() if isinstance(traced, str) else by_place(traced.tree)
+    if isinstance(traced, str) or fields_returned(traced.tree) or why_no_columns(tree) or not fields_returned(tree):
+        return True
+    try:
+        values = results(tree, given)
+    except (Unproven, pa.ArrowException):
+        return True
+    return expected is not None and same(TUPLES.rows(values), expected)
+
+
 STREAMS = 3
 
 
@@ -297,8 +314,9 @@ def holds(source: str, batch: pa.RecordBatch, form: str = "a row") -> bool:
     values, is_dict, flags = columns_of(function, batch, form)
     if values is not None and (expected is None or not as_rows(values, expected, is_dict)):
         return False
-    if not holds_without_none(function, expected, batch, form) or not holds_of_streams(function, expected, batch, form):
-        return False
+    for holds_otherwise in (holds_without_none, holds_of_streams, holds_of_tuples):
+        if not holds_otherwise(function, expected, batch, form):
+            return False
     return flags is None or (expected is not None and flags == list(map(bool, expected)))
 
 

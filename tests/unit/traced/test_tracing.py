@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +18,7 @@ from malstrom_py.traced import evaluation, proxies, tracing, vectors
 from malstrom_py.traced.in_python import kinds_of
 from malstrom_py.traced.tracing import Traced, trace
 from malstrom_py.traced.vectors import Vector
+from tests.unit.traced import test_traced_law
 from tests.unit.traced.test_traced_law import holds
 
 BATCH = pa.RecordBatch.from_pydict({"i": [1, 2], "s": ["a", "b"], "f": [0.5, 1.5]})
@@ -203,6 +205,15 @@ WRONG = {
         (evaluation._Rows, "where", lambda rows, flags: evaluation._Rows(rows._columns)),
         '(0,) if r["b"] else [1, r["j"]]',
         _batch(i=[3, 4], j=[2, 2], f=[0.5] * 2, s=["a"] * 2, b=[True, False], t=[datetime(2026, 1, 1)] * 2),  # noqa: DTZ001
+    ),
+    "the places of a tuple are exchanged": (
+        (
+            test_traced_law,
+            "by_place",
+            lambda tree: replace(tree, value={str(place): value for place, value in enumerate(tree.value[::-1])}),
+        ),
+        '(r["i"], r["s"])',
+        _batch(),
     ),
     "lookups find nothing": (
         (proxies, "_is_among", lambda *_: False),
