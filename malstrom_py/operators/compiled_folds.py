@@ -26,7 +26,7 @@ from malstrom_py.operators.column_figures import in_arrays, keys_columns_of, rec
 from malstrom_py.operators.compiled import ROWS_FEW, has_null, report_difference
 from malstrom_py.operators.names_taken import names_taken
 from malstrom_py.state.figure_states import FigureStates, Shape, shape_of_fields, shape_of_one
-from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.group_index import NotColumnar, type_of_keys
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.traced.evaluation import results
@@ -191,7 +191,7 @@ class CompiledFold:
             name for name, column in zip(columns.schema.names, columns.columns, strict=True) if has_null(column)
         }
         keys = keys_columns_of(batch)
-        of = (columns.schema, _type_of(keys), batch.form is SCALAR, self._nullable)
+        of = (columns.schema, type_of_keys(keys), batch.form is SCALAR, self._nullable)
         if of not in self._plans:
             self._plans[of] = self._planned(batch, keys)
         plan = self._plans[of]
@@ -274,10 +274,6 @@ class CompiledFold:
                 made = states[key] = self._function(state, value)
             sent.append(made)
         return sent
-
-
-def _type_of(keys: Keys) -> Any:
-    return keys.schema if hasattr(keys, "schema") else keys.type
 
 
 _NONE: Any = object()

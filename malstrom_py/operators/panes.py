@@ -17,7 +17,7 @@ from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.column_image import ColumnImage, distinct, states_of
 from malstrom_py.state.column_image import Shape as StoredShape
-from malstrom_py.state.group_index import NotColumnar, keys_as_column
+from malstrom_py.state.group_index import NotColumnar, keys_as_columns, listed_keys
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.key_symbols import KeySymbols, SymbolIndex, Symbols
 from malstrom_py.state.many_values import ManyValues
@@ -146,16 +146,16 @@ class Panes(ManyValues):
         """Return the states of a pane by key."""
         if isinstance(pane, dict):
             return pane
-        return dict(zip(pane.keys().to_pylist(), self._states(pane), strict=True))
+        return dict(zip(listed_keys(pane.keys()), self._states(pane), strict=True))
 
     def as_results(self, merged: Pane) -> dict[Any, Any]:
         """Return the states of a window, which `merged` returned, by key."""
         if isinstance(merged, dict):
             return merged
-        return dict(zip(merged.keys().to_pylist(), self._joined(merged.states()), strict=True))
+        return dict(zip(listed_keys(merged.keys()), self._joined(merged.states()), strict=True))
 
     def changed_keys(self) -> Iterator[Any]:
-        return chain.from_iterable(column.to_pylist() for column in self.changed_columns())
+        return chain.from_iterable(map(listed_keys, self.changed_columns()))
 
     def changed_columns(self) -> list[pa.Array]:
         return [_changed_in(groups) for _, groups in self._arrays()]
@@ -168,6 +168,8 @@ class Panes(ManyValues):
 
     @property
     def in_arrays(self) -> bool:
+        if self.symbols.has_tuples:
+            return False  # no column at rest holds tuples: rows do
         return bool(self._aggregations) and not any(isinstance(there, dict) for there in self.open.values())
 
     def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
@@ -359,7 +361,7 @@ def _changed_in(groups: Groups) -> pa.Array:
 
 def keys_in(pane: Pane) -> list[Any]:
     """Return the keys of a pane."""
-    return list(pane) if isinstance(pane, dict) else pane.keys().to_pylist()
+    return list(pane) if isinstance(pane, dict) else listed_keys(pane.keys())
 
 
 class Piece(NamedTuple):
@@ -493,9 +495,9 @@ def _places(groups: Groups, keys: Sequence[Any]) -> tuple[Collection[int], Any]:
     import numpy as np
 
     try:
-        ids = groups.find(keys_as_column(keys))
+        ids = groups.find(keys_as_columns(keys))
     except NotColumnar:  # keys of several types, of which some may be equal to those here
-        known = dict(zip(groups.keys().to_pylist(), groups.live().tolist(), strict=True))
+        known = dict(zip(listed_keys(groups.keys()), groups.live().tolist(), strict=True))
         ids = np.array([known.get(key, -1) for key in keys], np.int64)
     places = np.flatnonzero(ids >= 0)
     return places.tolist(), ids[places]

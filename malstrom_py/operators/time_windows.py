@@ -18,19 +18,21 @@ from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.row_form import PARTIALS
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext, weakly
-from malstrom_py.operators.column_figures import FieldColumns, functions_of
+from malstrom_py.operators.column_figures import FieldColumns, functions_of, keys_columns_of
 from malstrom_py.operators.keyed import keys_of
 from malstrom_py.operators.panes import Pane, Panes, Piece, Split, split_by_span
 from malstrom_py.operators.pre_aggregation import PreAggregation, columns_of
 from malstrom_py.operators.run_panes import RunPanes, stretches
 from malstrom_py.operators.window import CLOSE, Emit, Gathering, WindowOperator
-from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.group_index import NotColumnar, joined_keys, type_of_keys
 from malstrom_py.state.groups import Groups
 from malstrom_py.state.key_symbols import Symbols
 from malstrom_py.windows import WINDOW_RESULT
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from malstrom_py.state.group_index import Keys
 
 _SPANS_FEW: Final = 32
 _ROWS_FEW: Final = 16
@@ -124,15 +126,17 @@ class TimeWindows(WindowOperator):
             else columns_of(batch, self._gathering.aggregations, self._columns.of)
         )
         split, only_key = self._split(batch), batch.only_key
-        keys = batch.key_column if only_key is None else only_key
-        if columns is None or keys is None or split is None:
+        if columns is None or split is None:
             return False
         try:
+            keys = keys_columns_of(batch) if only_key is None else only_key
             symbols = self._panes.symbols.of(keys, rows=len(batch))
         except NotColumnar:
             if not partials:
                 return False
             symbols = None
+        if self._runs is not None and self._panes.symbols.has_tuples:
+            return False
         spans = len(split.pieces)
         if not partials and self._runs is None and spans > _SPANS_FEW and len(batch) < _ROWS_FEW * spans:
             return False
@@ -354,18 +358,18 @@ class _Results:
     def __init__(self, names: Sequence[str] | None, size: int, *, timed: bool) -> None:
         """``names``: of the aggregations, None: the value is that of the only one."""
         self._names, self._size, self._timed = names, size, timed
-        self._windows: list[tuple[int, list[pa.Array]]] = []
+        self._windows: list[tuple[int, Keys, list[pa.Array]]] = []
         self._rows = 0
 
     def add(self, start: int, groups: Groups) -> bool:
         """Add the results of a window; False if they do not fit the others, or these are many."""
         keys, results = groups.finish()
-        columns = [keys, *results]
         if self._windows:
-            types = [column.type for column in self._windows[0][1]]
-            if self._rows > _RESULTS_MANY or types != [column.type for column in columns]:
+            _, first, columns = self._windows[0]
+            same = [column.type for column in columns] == [column.type for column in results]
+            if self._rows > _RESULTS_MANY or not same or type_of_keys(first) != type_of_keys(keys):
                 return False
-        self._windows.append((start, columns))
+        self._windows.append((start, keys, results))
         self._rows += len(keys)
         return True
 
@@ -377,8 +381,9 @@ class _Results:
         windows, self._windows, self._rows = self._windows, [], 0
         if not windows:
             return
-        keys, *results = map(pa.concat_arrays, zip(*(columns for _, columns in windows), strict=True))
-        starts = np.repeat([start for start, _ in windows], [len(columns[0]) for _, columns in windows])
+        keys = joined_keys([keys for _, keys, _ in windows])
+        results = list(map(pa.concat_arrays, zip(*(columns for _, _, columns in windows), strict=True)))
+        starts = np.repeat([start for start, _, _ in windows], [len(keys) for _, keys, _ in windows])
         columns = {
             "start": pa.array(starts),
             "end": pa.array(starts + self._size),

@@ -396,6 +396,18 @@ def listed_keys(keys: Keys) -> list[Any]:
     return found
 
 
+def type_of_keys(keys: Keys) -> Any:
+    """Return what is equal for ``keys`` of the same types."""
+    return keys.schema if hasattr(keys, "schema") else keys.type
+
+
+def joined_keys(parts: Sequence[Keys]) -> Keys:
+    """Return ``parts`` of the same types as one."""
+    import pyarrow as pa
+
+    return pa.concat_batches(parts) if isinstance(parts[0], pa.RecordBatch) else pa.concat_arrays(parts)
+
+
 def keys_column(keys: Iterable[Any], kind: ColumnKind | None) -> pa.Array:
     """Return Python ``keys`` of one kind as a column. `NotColumnar` if one does not fit Arrow."""
     import pyarrow as pa

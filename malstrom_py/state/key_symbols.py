@@ -18,6 +18,8 @@ from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from malstrom_py.state.group_index import Keys
+
 Symbols = Any
 """A vector of numbers of keys."""
 
@@ -45,18 +47,26 @@ class KeySymbols:
         self._chunks: list[pa.Array] = []
         self._room = _FORGET_FROM
 
-    def of(self, column: pa.Array, *, rows: int | None = None) -> Symbols:
+    @property
+    def has_tuples(self) -> bool:
+        """Whether the keys are tuples."""
+        return self._index is not None and self._index.has_tuples
+
+    def of(self, column: Keys, *, rows: int | None = None) -> Symbols:
         """Return the number of each key of ``column``; new keys get the next ones. Raises like `GroupIndex.ids`.
 
         ``rows``: so many have the key of a column of one. Then the vector is of one number in memory.
         """
         import numpy as np
+        import pyarrow as pa
 
         if rows is not None and rows > len(column):
             return np.broadcast_to(self.of(column), rows)
         if accelerator.library() is None:
             raise NotColumnar("no accelerator")
-        if self._index is None:
+        if self._index is None and isinstance(column, pa.RecordBatch) and not self._chunks:
+            self._index = GroupIndex()
+        elif self._index is None:
             plain, kind = plain_keys(column, ColumnKind.INT if self._chunks else None)
             if kind is ColumnKind.INT and not plain.null_count:
                 self._chunks = self._chunks or [plain.slice(0, 0)]
@@ -66,11 +76,11 @@ class KeySymbols:
             self._index = GroupIndex()
         before = len(self._index)
         grouped = self._index.group(column)
-        if len(self._index) > before:
+        if len(self._index) > before and not self._index.has_tuples:
             self._chunks.append(_plain(column.take(_arrow(grouped.first_rows(before)))))
         return grouped.ids.astype(np.int64)  # what numpy takes places by without a conversion
 
-    def find(self, column: pa.Array) -> tuple[Symbols, Any]:
+    def find(self, column: Keys) -> tuple[Symbols, Any]:
         """Return the number of each key of ``column``, and whether it has one. Raises like `GroupIndex.find`."""
         import numpy as np
 
@@ -83,12 +93,14 @@ class KeySymbols:
         symbols = self._index.find(column)
         return symbols, symbols >= 0
 
-    def keys(self, symbols: Symbols) -> pa.Array:
-        """Return the keys of ``symbols``, as an int64, large_string or large_binary column."""
+    def keys(self, symbols: Symbols) -> Keys:
+        """Return the keys of ``symbols``, as an int64, large_string or large_binary column, or as columns of tuples."""
         import pyarrow as pa
 
         if self._index is None:
             return pa.array(symbols)
+        if self._index.has_tuples:
+            return self._index.keys(symbols)
         if len(self._chunks) > 1:
             kind = next((one.type for one in self._chunks if not pa.types.is_null(one.type)), pa.null())
             self._chunks = [pa.concat_arrays([one.cast(kind) for one in self._chunks])]
@@ -169,14 +181,14 @@ class SymbolIndex:
         which = which.astype(np.int32)
         return GroupedRows(which[codes], codes, which)
 
-    def find(self, column: pa.Array) -> Any:
+    def find(self, column: Keys) -> Any:
         """Return the id of each key of ``column``, -1 for a key without one. Raises like `GroupIndex.find`."""
         import numpy as np
 
         symbols, known = self._keys.find(column)
         return np.where(known, self._look_up(symbols), -1)
 
-    def keys(self, ids: Any = None) -> pa.Array:
+    def keys(self, ids: Any = None) -> Keys:
         """Return the keys of ``ids``, None: of all by id."""
         return self._keys.keys(self.symbols if ids is None else self.symbols[ids])
 

@@ -36,12 +36,14 @@ from malstrom_py.state.artefact import (
 from malstrom_py.state.change_log import Changes, SlotsOf
 from malstrom_py.state.column_image import ColumnImage, states_of, storable
 from malstrom_py.state.expiry import Expiry
-from malstrom_py.state.group_index import NotColumnar, keys_as_column
+from malstrom_py.state.group_index import NotColumnar, keys_as_column, listed_keys
 from malstrom_py.state.many_values import ManyValues, StepValues
 from malstrom_py.state.timers import Timers
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from malstrom_py.state.group_index import Keys
 
 Migrate = Callable[[Any, Any], Any]
 """Key and state -> the state with which the job resumes; None drops the key."""
@@ -150,8 +152,11 @@ class KeyedState(StepValues):
         """Whether `note` and `note_column` have an effect."""
         return self._changes is not None or self._sent is not None
 
-    def note_column(self, keys: pa.Array) -> None:
+    def note_column(self, keys: Keys) -> None:
         """Do as `note`, for a column of keys."""
+        if hasattr(keys, "schema"):  # tuples, which no column of changed keys holds
+            self.note(listed_keys(keys))
+            return
         changes = self._changes
         if self._sent is not None:
             self._sent.changed.update(keys.to_pylist())

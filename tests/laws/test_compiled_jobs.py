@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import agg, sinks, sources
+from malstrom_py import agg, sinks, sources, windows
 from malstrom_py.data.time import to_time
 from malstrom_py.operators.compiled import CompiledFunction
+from malstrom_py.state.key_symbols import KeySymbols
 
 Row = dict[str, Any]
 SEEDS = int(os.environ.get("COMPILED_SEEDS", "20"))
@@ -278,3 +279,42 @@ def test_functions_on_columns_give_what_python_gives(
     assert met["by rows"]
     assert met["dead letters"]
     assert kind == "rows" or 2 * met["on columns"] > met["by rows"]
+
+
+SEVERAL: Sequence[Callable[[Row], Any]] = (
+    lambda r: (r["s"], r["m"] % 2),
+    lambda r: (r["id"] % 3, r["o"], r["s"]),
+    lambda r: (6 // (r["m"] or 1), "x"),
+    lambda r: (r["s"], r["m"] > 0),
+)
+
+
+def test_windows_by_several_fields_give_what_python_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    met, number = Counter[bool](), KeySymbols.of
+
+    def counted(self: KeySymbols, column: Any, **options: Any) -> Any:
+        met[isinstance(column, pa.RecordBatch)] += 1
+        return number(self, column, **options)
+
+    monkeypatch.setattr(KeySymbols, "of", counted)
+    for seed in range(SEEDS):
+        rng = random.Random(seed)
+        rows, key = drawn_rows(rng), rng.choice(SEVERAL)
+        size, step = rng.choice([(30, 30), (300, 300), (60, 20)])
+        job, out = mp.Job("windows"), sinks.Memory()
+        stream = job.source("rows", sources.Memory(rows, parts=PARTS)).select("columns", *rows[0])
+        times = stream.assign_timestamps("time", lambda r: r["id"]).generate_epochs(
+            "epochs", mp.limit_out_of_orderness(0)
+        )
+        panes = times[0].key_by("key", key).window("window", windows.sliding(size, step))
+        panes.aggregate(n=agg.count(), total=agg.sum(lambda r: r["m"] + 1)).sink("out", out)
+        mp.Simulation(workers=rng.randint(1, 3), seed=seed, checks=rng.random() < 0.5).run(job)
+        expected = defaultdict[Any, list[int]](lambda: [0, 0])
+        for row in rows:
+            for start in range(row["id"] // step * step, row["id"] - size, -step):
+                of = expected[repr(key(row)), start]
+                of[0], of[1] = of[0] + 1, of[1] + row["m"] + 1
+        found = {(repr(key), one.start): [*one.value.values()] for key, of in out.by_key.items() for one in of}
+        assert found == expected, (seed, key)
+        assert sum(map(len, out.by_key.values())) == len(expected)
+    assert met[True]
