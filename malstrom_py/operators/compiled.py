@@ -24,7 +24,7 @@ from malstrom_py.traced.evaluation import results, some_results, streams, truths
 from malstrom_py.traced.in_python import check_held, column_like, in_python_types, kind_in_python, kinds_of
 from malstrom_py.traced.nodes import Tree
 from malstrom_py.traced.returned import by_place, fields_returned, why_no_columns, why_no_numbers
-from malstrom_py.traced.tracing import KEY, Traced, trace, why_impure
+from malstrom_py.traced.tracing import KEY, RowKind, Traced, trace, why_impure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -282,12 +282,12 @@ class CompiledFunction:
         """
         if self.why_not is not None or not self._context.trusts_columns(batch):
             return None
-        if not len(batch) or batch.form not in (DICTS, SCALAR):
+        if not len(batch) or not (batch.form is SCALAR or batch.form.by_name):
             return None
         if self._small.came(len(batch)) and not self._context.checked:
             return None
         columns = self._arguments(batch)
-        variant = None if columns is None else self._variant(columns, batch.form is SCALAR, why_not)
+        variant = None if columns is None else self._variant(columns, batch.form, why_not)
         traced = None if variant is None else variant.traced
         if columns is None or variant is None or traced is None or (traced.may_be_none and not takes_none):
             return None
@@ -316,11 +316,11 @@ class CompiledFunction:
         return pa.RecordBatch.from_arrays([*columns.columns, key], names=[*columns.schema.names, KEY])
 
     def _variant(
-        self, columns: pa.RecordBatch, is_scalar: bool, why_not: Callable[[Tree], str | None]
+        self, columns: pa.RecordBatch, form: RowForm, why_not: Callable[[Tree], str | None]
     ) -> _Variant | None:
         names = columns.schema.names
         self._nullable |= {name for name, column in zip(names, columns.columns, strict=True) if has_null(column)}
-        of = (columns.schema, self._nullable, is_scalar)
+        of = (columns.schema, self._nullable, form)
         variant = self._variants.get(of)
         if variant is None:
             if len(self._variants) == _VARIANTS_MAX:
@@ -329,7 +329,8 @@ class CompiledFunction:
             if len(set(names)) == len(names):
                 kinds = kinds_of(columns.schema)
                 key = kinds.pop(KEY) if self._with_key else None
-                made = trace(self._function, kinds, self._nullable, is_scalar=is_scalar, key=key)
+                row: RowKind = "value" if form is SCALAR else "dict" if form.kind is None else "class"
+                made = trace(self._function, kinds, self._nullable, row=row, key=key)
             if isinstance(made, Traced):
                 made = why_not(made.tree) or made
             self._variants[of] = variant = _Variant(None, made) if isinstance(made, str) else _Variant(made)

@@ -61,7 +61,7 @@ class Row:
     def keys(self) -> Iterable[str]:
         return dict.fromkeys(self._names).keys()
 
-    def nodes(self) -> dict[str, Node]:
+    def _nodes(self) -> dict[str, Node]:
         """Return the nodes of all fields."""
         return {name: self._paths.read(self._names[name] if self._is_renamed else name) for name in self._names}
 
@@ -78,6 +78,23 @@ class Row:
 
     __bool__ = __iter__ = __hash__ = __eq__ = __ne__ = __lt__ = __gt__ = __str__ = __repr__ = _refuse
     __ior__ = __le__ = __ge__ = __format__ = _refuse
+
+
+class Instance:
+    """The proxy for a row of a class with fields."""
+
+    __slots__ = ("_paths",)
+
+    def __init__(self, paths: Questions) -> None:
+        self._paths = paths
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._paths.kinds:
+            raise NoFields
+        return field_of(name, self._paths)
+
+    __bool__ = __iter__ = __len__ = __getitem__ = __contains__ = __hash__ = __eq__ = __ne__ = _refuse
+    __lt__ = __gt__ = __le__ = __ge__ = __add__ = __mul__ = __or__ = __str__ = __repr__ = __format__ = _refuse
 
 
 def field_of(name: str, paths: Questions) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import dis
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from datetime import date, datetime, timedelta
 from types import CodeType, FunctionType
 from typing import Any, Final
@@ -128,7 +128,8 @@ class Checking:
         if depth > _DEPTH_MAX:
             raise Impure("calls functions that call others, too deep")
         code, defaults = function.__code__, function.__defaults__
-        self._check_code(code)
+        # What a function that is called is given may be anything.
+        self._check_code(code, set() if depth else _given(code, len(defaults or ())))
         if function.__kwdefaults__:
             raise Impure("has arguments by keyword only")
         note = self.outside.note
@@ -180,7 +181,8 @@ class Checking:
             return self._replaced(self.checked(value, depth + 1))
         raise Impure(f"reads {name}, of type {type(value).__name__}")
 
-    def _check_code(self, code: CodeType) -> None:
+    def _check_code(self, code: CodeType, given: Set[str]) -> None:
+        """Raise `Impure` if ``code`` may have an effect. ``given``: those of its arguments that are proxies."""
         if code.co_flags & 0x2AC:  # *args, **kwargs, a generator, a coroutine
             raise Impure("is not a function of a row that returns a value")
         before, outside, instructions = None, self.outside, list(dis.get_instructions(code))
@@ -188,7 +190,7 @@ class Checking:
             name = one.opname
             if name not in _HARMLESS:
                 raise Impure(_words(name, one))
-            if name in _ATTRIBUTES and one.argval not in _METHODS:
+            if name in _ATTRIBUTES and one.argval not in _METHODS and not _is_of_argument(instructions, place, given):
                 raise Impure(_attribute_words(instructions, place))
             if name == "IS_OP" and (before is None or not _loads_none(before) or one.is_jump_target):
                 raise Impure("compares with is")
@@ -212,6 +214,22 @@ def _loads_none(instruction: dis.Instruction) -> bool:
 _ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")
 
 
+def _given(code: CodeType, defaults: int) -> set[str]:
+    """Return the arguments without a default that are always what the function was given."""
+    stored = [one.argval for one in dis.get_instructions(code) if one.opname.startswith(("STORE_FAST", "DELETE_FAST"))]
+    names = {name for one in stored for name in (one if isinstance(one, tuple) else (one,))}
+    return set(code.co_varnames[: code.co_argcount - defaults]) - names
+
+
+def _is_of_argument(instructions: Sequence[dis.Instruction], place: int, given: Set[str]) -> bool:
+    """Whether what is loaded at ``place`` is an attribute of an argument that is a proxy, and not called."""
+    one, owner = instructions[place], instructions[place - 1]
+    is_loaded = "LOAD_FAST" in owner.opname and not one.is_jump_target
+    name = owner.argval[-1] if isinstance(owner.argval, tuple) else owner.argval
+    is_called = one.opname == "LOAD_METHOD" or "NULL" in one.argrepr
+    return is_loaded and name in given and not is_called and not one.argval.startswith("_")
+
+
 def _attribute_words(instructions: Sequence[dis.Instruction], place: int) -> str:
     """Return what is done with the attribute that is loaded at ``place``: ``calls random.random``."""
     start = end = place
@@ -220,7 +238,8 @@ def _attribute_words(instructions: Sequence[dis.Instruction], place: int) -> str
     while end < len(instructions) and instructions[end].opname in _ATTRIBUTES:
         end += 1
     owner, *attributes = instructions[start:end]
-    name = owner.argval if owner.opname.startswith(("LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF")) else ""
+    is_name = owner.opname.startswith(("LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF"))
+    name = owner.argval if is_name and not attributes[0].is_jump_target else ""
     path = ".".join((name if type(name) is str else "", *(one.argval for one in attributes)))
     is_called = attributes[-1].opname == "LOAD_METHOD" or any("NULL" in one.argrepr for one in (owner, *attributes))
     return f"{'calls' if is_called else 'uses'} {path}"

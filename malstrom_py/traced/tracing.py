@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from malstrom_py.traced.nodes import Choice, Failing, Kind, Listed, Node, NoFields, NotTraceable, Result, Tree, leaves
-from malstrom_py.traced.proxies import KINDS, OVERLAY, Questions, Row, Table, Value, field_of, replaced
+from malstrom_py.traced.proxies import KINDS, OVERLAY, Instance, Questions, Row, Table, Value, field_of, replaced
 from malstrom_py.traced.purity import Checking, Impure, Outside
 
 KEY: Final = "\0key"
 """The field of the keys; no row has it."""
 
+RowKind = Literal["dict", "class", "value"]
 _PATHS_MAX: Final = 100
 _RISKY: Final = frozenset({"truediv", "floordiv", "mod", "int"})
 
@@ -46,13 +47,14 @@ def trace(
     kinds: Mapping[str, Kind],
     nullable: frozenset[str] = frozenset(),
     *,
-    is_scalar: bool = False,
+    row: RowKind = "dict",
     key: Kind | None = None,
     arguments: Callable[[Questions], tuple[Any, ...]] | None = None,
 ) -> Traced | str:
     """Return what ``function`` computes from a row with ``kinds`` of fields; a text says why that cannot be known.
 
-    ``nullable``: the fields that may be None. ``is_scalar``: the argument is the only field of its row, ``value``.
+    ``nullable``: the fields that may be None. ``row``: what the argument is, a dict, an instance of a class with these
+    fields, or the only field of its row, ``value``.
     ``key``: of what kind the keys are, which are the first argument; they are the field `KEY`.
     ``arguments``: what the function is called with, if that is something else.
 
@@ -65,7 +67,7 @@ def trace(
     checking = Checking(replaced, OVERLAY)
     try:
         own = checking.checked(function)
-        paths = _Paths(own, kinds, nullable, checking.outside, is_scalar=is_scalar, key=key, arguments=arguments)
+        paths = _Paths(own, kinds, nullable, checking.outside, row=row, key=key, arguments=arguments)
         tree = paths.explored([])
     except (Impure, NotTraceable) as refused:
         return refused.why
@@ -113,21 +115,23 @@ def why_never(function: Callable[[Any], Any], *, makes_columns: bool = True) -> 
         return why
     required = function.__code__.co_argcount - len(function.__defaults__ or ())
     key: Kind | None = "other" if required > 1 else None
-    if _takes_fields(function, key):
-        return "returns a tuple or a list" if makes_columns and _returns_several(function, key) else None
-    tried = [trace(function, {"value": kind}, is_scalar=True, key=None if key is None else kind) for kind in _SCALARS]
+    for row in _ROWS:
+        if _takes_fields(function, key, row):
+            return "returns a tuple or a list" if makes_columns and _returns_several(function, key, row) else None
+    tried = [trace(function, {"value": kind}, row="value", key=None if key is None else kind) for kind in _SCALARS]
     return None if any(isinstance(one, Traced) for one in tried) else str(tried[-1])
 
 
+_ROWS: Final[Sequence[RowKind]] = ("dict", "class")
 _SCALARS: Final[Sequence[Kind]] = ("int", "float", "bool", "time", "date", "str")
 
 
-def _takes_fields(function: Callable[[Any], Any], key: Kind | None) -> bool:
+def _takes_fields(function: Callable[[Any], Any], key: Kind | None, row: RowKind) -> bool:
     """Whether ``function`` uses its row by its fields; the kinds of these may decide."""
     checking = Checking(replaced, OVERLAY)
     own = checking.checked(function)
     try:
-        own(*_Paths(own, _AnyFields("other"), frozenset(), checking.outside, key=key).arguments())
+        own(*_Paths(own, _AnyFields("other"), frozenset(), checking.outside, row=row, key=key).arguments())
     except (NoFields, AttributeError, TypeError):  # a row has nothing but fields
         return False
     except (NotTraceable, Exception):
@@ -135,9 +139,9 @@ def _takes_fields(function: Callable[[Any], Any], key: Kind | None) -> bool:
     return True
 
 
-def _returns_several(function: Callable[[Any], Any], key: Kind | None) -> bool:
+def _returns_several(function: Callable[[Any], Any], key: Kind | None, row: RowKind) -> bool:
     """Whether ``function`` is known to return a tuple or a list for all rows: with fields of each kind it takes."""
-    tried = [trace(function, _AnyFields(kind), key=None if key is None else kind) for kind in _SCALARS]
+    tried = [trace(function, _AnyFields(kind), row=row, key=None if key is None else kind) for kind in _SCALARS]
     trees = [one.tree for one in tried if isinstance(one, Traced)]
     ends = [leaf for tree in trees for leaf in leaves(tree) if isinstance(leaf, Result)]
     return bool(ends) and all(isinstance(leaf.value, tuple) for leaf in ends)
@@ -153,12 +157,12 @@ class _Paths:
         nullable: frozenset[str],
         outside: Outside,
         *,
-        is_scalar: bool = False,
+        row: RowKind = "dict",
         key: Kind | None = None,
         arguments: Callable[[Questions], tuple[Any, ...]] | None = None,
     ) -> None:
         self._function = function
-        self._is_scalar = is_scalar
+        self._row = row
         self._key: Kind | None = key
         self._arguments = arguments
         self.kinds = kinds
@@ -195,7 +199,8 @@ class _Paths:
         """Return what the function is called with."""
         if self._arguments is not None:
             return self._arguments(self)
-        value = field_of("value", self) if self._is_scalar else Row(self)
+        whole = Row(self) if self._row == "dict" else Instance(self)
+        value = field_of("value", self) if self._row == "value" else whole
         return [value] if self._key is None else [field_of(KEY, self), value]
 
     def _chosen(self, test: Node, yes: Tree, no: Tree) -> Tree:
@@ -275,8 +280,10 @@ def _result(value: Any) -> Any:
     if type(value) in (list, set):
         return Listed(map(_result, value))
     if type(value) is Row:
-        return value.nodes()
+        return value._nodes()
     if type(value) in KINDS or value is None:
         return value
     is_outside = isinstance(value, list | frozenset)
+    if type(value) is Instance:
+        raise NotTraceable("returns its row, which is of a class")
     raise NotTraceable("returns a list or a set from outside" if is_outside else f"returns a {type(value).__name__}")

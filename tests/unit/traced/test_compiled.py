@@ -7,10 +7,12 @@ import pickle
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -21,6 +23,7 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.row_form import form_of
 from malstrom_py.errors import CodecError, InternalError, OperatorError
 from malstrom_py.operators import compiled
 from malstrom_py.operators.aggregate import Sum
@@ -35,6 +38,7 @@ from malstrom_py.state.figure_states import FigureStates
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.traced.in_python import check_held
 from malstrom_py.traced.tracing import why_never
+from malstrom_py.windows import WINDOW_RESULT, WindowResult
 from tests.unit.operators.stepping import Stepped
 
 
@@ -192,6 +196,77 @@ def test_figures_by_two_fields_are_in_arrays_and_at_rest_as_of_rows(key: Callabl
     some = next(iter(theirs.values))
     assert ours.collect([some, (5, 5)]) == theirs.collect([some, (5, 5)])
     assert some not in ours.values
+
+
+class Trip(msgspec.Struct):
+    car: str
+    km: float | None
+    n: int
+
+
+@dataclass
+class Ride:
+    car: str
+    km: float | None
+    n: int
+
+
+class Way(NamedTuple):
+    car: str
+    km: float | None
+    n: int
+
+
+class Odd(Ride):
+    def __post_init__(self) -> None:
+        self.n += 1
+
+
+OF_CLASSES: dict[str, Callable[[Any], Any]] = {
+    "map": lambda stream: stream.map("x", lambda r: {"car": r.car.upper(), "n": r.n * 2, "km": r.km}),
+    "filter": lambda stream: stream.filter("x", lambda r: r.n > 1),
+    "filter_map": lambda stream: stream.filter_map("x", lambda r: {"n": r.n} if r.km else None),
+    "filter_map to itself": lambda stream: stream.filter_map("x", lambda r: r if r.n > 1 else None),
+    "branch": lambda stream: stream.branch("x", lambda r: r.km is None)[1],
+    "sums": lambda stream: stream.key_by("k", lambda r: (r.car, r.n % 2)).sum("x", by=lambda r: r.n + 1).final(),
+}
+
+
+@pytest.mark.parametrize("name", OF_CLASSES)
+@pytest.mark.parametrize("rows", [Trip, Ride, Way, Odd])
+def test_rows_of_a_class_are_computed_by_their_fields(name: str, rows: Any, tmp_path: Path) -> None:
+    table = pa.table({"car": ["a", "b", "a"] * 9, "km": [1.5, None, 3.0] * 9, "n": [1, 2, 3] * 9})
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=9)
+
+    def collected(*, compile: bool) -> list[Any]:
+        stream = mp.Job("job", compile=compile).source("in", sources.Files(tmp_path / "in.parquet", rows=rows))
+        return mp.collect(OF_CLASSES[name](stream))
+
+    assert repr(collected(compile=True)) == repr(collected(compile=False))
+
+
+def test_no_object_is_made_of_rows_of_a_class() -> None:
+    for kind in (Trip, Ride, Way):
+        given = ColumnBatch(pa.record_batch({"car": ["a", "b"], "km": [1.5, None], "n": [1, 2]}), form=form_of(kind))
+        for step in (
+            partial(Map, fn=lambda r: {"n": r.n * 2}),
+            partial(Filter, predicate=lambda r: r.n > 1),
+            partial(KeyBy, fn=lambda r: r.car),
+        ):
+            (sent,) = Stepped(step).push(given).batches()
+            assert isinstance(sent, ColumnBatch)
+        assert not given.rows_made
+
+
+def test_results_of_windows_are_computed_by_their_fields() -> None:
+    windows = WindowResult(0, 10, 5, False), WindowResult(10, 20, 7, False)
+    given = ColumnBatch(
+        pa.record_batch({"start": [0, 10], "end": [10, 20], "value": [5, 7], "update": [False, False]}),
+        form=WINDOW_RESULT,
+    )
+    (sent,) = Stepped(partial(Map, fn=lambda w: {"at": w.start, "n": w.value + 1})).push(given).batches()
+    assert isinstance(sent, ColumnBatch)
+    assert sent.values == [{"at": one.start, "n": one.value + 1} for one in windows]
 
 
 def test_split_divides_and_counts_what_goes_nowhere() -> None:
@@ -461,8 +536,10 @@ def test_why_a_function_is_not_compiled() -> None:
     compiled: list[Callable[..., Any]] = [
         *(lambda r: r["i"] > 1, lambda r: {**r, "s": r["s"].lower()}, lambda r: 1 if "i" in r else None),
         *(lambda n: n * 2, lambda word: word.lower(), lambda k, n: {"k": k, "n": n}, lambda k, r: {**r, "k": k}),
+        *(lambda r: r.km * 2, lambda k, r: r.km > k),
     ]
     assert [why_never(function) for function in compiled] == [None] * len(compiled)
+    assert why_never(lambda r: (r.car, r.n)) == "returns a tuple or a list"
     assert why_never(lambda word: word[0]) == "takes one character, or a slice that is not compiled"
     tuples: list[Callable[..., Any]] = [
         *(lambda r: (r["shop"], r["product"]), lambda r: (r["n"] // 10, 1) if r["n"] else (0, 0), lambda v: (v, v)),

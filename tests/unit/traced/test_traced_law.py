@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import make_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,7 +24,7 @@ from malstrom_py.traced.evaluation import results, some_results, streams, truths
 from malstrom_py.traced.in_python import Unproven, kind_in_python, kinds_of
 from malstrom_py.traced.nodes import Failing
 from malstrom_py.traced.returned import by_place, fields_returned, why_no_columns, why_no_numbers
-from malstrom_py.traced.tracing import KEY, Traced, trace
+from malstrom_py.traced.tracing import KEY, RowKind, Traced, trace
 
 
 def moment(*parts: int) -> datetime:
@@ -193,9 +194,15 @@ Arguments = Callable[[pa.RecordBatch], list[tuple[Any, ...]]]
 FORMS: dict[str, tuple[str, Arguments]] = {
     "a row": ("r", lambda batch: [(row,) for row in batch.to_pylist()]),
     "a value": ("v", lambda batch: [(value,) for value in batch.column(0).to_pylist()]),
+    "an object": ("o", lambda batch: [(instance_of(batch)(**row),) for row in batch.to_pylist()]),
     "a key and a row": ("k, r", lambda batch: [(row["i"], row) for row in batch.to_pylist()]),
     "a key and a value": ("k, v", lambda batch: [(value, value) for value in batch.column(0).to_pylist()]),
 }
+
+
+def instance_of(batch: pa.RecordBatch) -> Any:
+    """Return a class with the columns of ``batch`` as fields."""
+    return make_dataclass("Instance", batch.schema.names)
 
 
 def function_of(source: str, form: str = "a row") -> Callable[..., Any]:
@@ -203,6 +210,9 @@ def function_of(source: str, form: str = "a row") -> Callable[..., Any]:
     arguments = FORMS[form][0]
     if "k" in arguments:
         source = source.replace('r["i"]', "k", 1)
+    if "o" in arguments:
+        source = re.sub(r'r\["(\w)"\]|r\.get\("(\w)", 1\)', r"o.\1\2", source)
+        source = re.sub(r"\br\b", "o", source)
     if "v" in arguments:
         source = re.sub(r'r\["\w"\]|r\.get\("\w", 1\)', "v", source)
     with warnings.catch_warnings():
@@ -232,7 +242,8 @@ def traced_of(function: Callable[..., Any], batch: pa.RecordBatch, form: str) ->
         names, columns, key = [*names, KEY], [*columns, column], kind_in_python(column.type)
     given = pa.RecordBatch.from_arrays(columns, names=names)
     nullable = frozenset(name for name in names if given.column(name).null_count)
-    return trace(function, kinds, nullable, is_scalar="v" in arguments, key=key), given
+    row: RowKind = "value" if "v" in arguments else "class" if "o" in arguments else "dict"
+    return trace(function, kinds, nullable, row=row, key=key), given
 
 
 def columns_of(

@@ -34,6 +34,15 @@ def changed_by_name(row: Any) -> Any:
     return row["i"]
 
 
+def append_to(seen: Any) -> Any:
+    return seen.append
+
+
+def rebound(row: Any) -> Any:
+    row = SEEN
+    return row.append
+
+
 def looped(row: Any) -> Any:
     total = 0
     for _ in range(3):
@@ -61,6 +70,13 @@ def mutated(row: Any) -> Any:
         (lambda row: random.random() < row["i"], "calls random.random"),
         (lambda row: datetime.now(), "calls datetime.now"),  # noqa: DTZ005
         (lambda row: row["s"].split(",")[0], "calls .split"),
+        (lambda row: row.pop("s"), "calls row.pop"),
+        (lambda row: row._names, "uses row._names"),
+        (lambda row, seen=SEEN: seen.append, "uses seen.append"),
+        (lambda row: append_to(SEEN), "uses seen.append"),
+        (rebound, "uses row.append"),
+        (lambda row: (SEEN if row["i"] else row).append, "uses .append"),
+        (lambda row: row.price, "raises, or does what is not compiled, for each row"),
         (lambda row: sys.version_info.major, "uses sys.version_info.major"),
         (lambda row: datetime(row["i"], 1, 1).year, "reads datetime, of type type"),  # noqa: DTZ001
         (changed_by_name, "changes or imports something"),
@@ -215,6 +231,11 @@ WRONG = {
         '(r["i"], r["s"])',
         _batch(),
     ),
+    "attributes of objects are looked up elsewhere": (
+        (proxies.Instance, "__getattr__", lambda row, name: proxies.field_of("j", row._paths)),
+        'r["i"]',
+        _batch(),
+    ),
     "lookups find nothing": (
         (proxies, "_is_among", lambda *_: False),
         'r["s"] in NUMBERS or r["s"] in TABLE',
@@ -226,12 +247,13 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_the_law_sees_wrong_tracers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (where, what, wrong), source, batch = WRONG[name]
-    assert holds(source, batch)
+    form = "an object" if where is proxies.Instance else "a row"
+    assert holds(source, batch, form)
     if isinstance(where, dict):
         monkeypatch.setitem(where, what, wrong)
     else:
         monkeypatch.setattr(where, what, wrong)
-    assert not holds(source, batch)
+    assert not holds(source, batch, form)
 
 
 SMALL = {1, 2}
