@@ -114,7 +114,7 @@ class Run:
             self.group,
             workers=workers,
             clock=SystemClock(),
-            keeping=SnapshotUse(snapshots),
+            snapshot_use=SnapshotUse(snapshots),
             background=DirectBackground,
             calling=DirectBackground,
             ahead_least=None,  # what goes ahead of moves is not on paper
@@ -167,22 +167,24 @@ class Run:
 
     def sample(self) -> None:
         """Take a sample of the figures, with the loads of slots and keys."""
-        crew, group = self.coordinator, self.group
+        coordinator, group = self.coordinator, self.group
         figures = group.figures()
-        self.metering.sample(crew.counts(), group.counts(), figures)
-        crew.measured(figures, self.metering.keys_busy())
+        self.metering.sample(coordinator.counts(), group.counts(), figures)
+        coordinator.measured(figures, self.metering.keys_busy())
 
     def metrics(self) -> None:
         """Answer one that asks for metrics."""
-        crew, group = self.coordinator, self.group
-        result = RunResult("paper", crew.counts(), self._second)
-        status = JobStatus("paper", "running", len(crew.members), crew.phase, result, None, moving=crew.moving)
+        coordinator, group = self.coordinator, self.group
+        result = RunResult("paper", coordinator.counts(), self._second)
+        status = JobStatus(
+            "paper", "running", len(coordinator.members), coordinator.phase, result, None, moving=coordinator.moving
+        )
         self.metering.metrics(
             result,
             group.counts(),
             group.figures(),
-            members=crew.members,
-            table=crew.table,
+            members=coordinator.members,
+            table=coordinator.table,
             status=status,
             totals=MoveTotals(),
         )

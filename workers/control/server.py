@@ -41,18 +41,18 @@ Answer = Callable[[Command], Awaitable[Result]]
 """A function that executes a command and returns its result, or raises its error."""
 
 
-def answering(controls: CommandQueue) -> Answer:
-    """Return a function that executes commands on the run of ``controls``, each within its ``timeout_s``."""
+def answering(commands: CommandQueue) -> Answer:
+    """Return a function that executes commands on the run of ``commands``, each within its ``timeout_s``."""
 
     async def answer(command: Command) -> Result:
-        done = controls.submit(command)
+        done = commands.submit(command)
         if not await _settled(done, command.timeout_s):
-            late = controls.unanswered(command, done)
+            late = commands.unanswered(command, done)
             if isinstance(late, MalstromError):
                 raise late
             return late
         value = done.result()
-        return result_of(command, value.public() if isinstance(value, JobOutcome) else value, kept=controls.kept)
+        return result_of(command, value.public() if isinstance(value, JobOutcome) else value, kept=commands.kept)
 
     return answer
 

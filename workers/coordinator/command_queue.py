@@ -152,11 +152,11 @@ class CommandQueue:
     ``accepted`` is called with the drain flag of a stop before the caller gets an answer. ``kept``: whether the job has
     snapshots.
 
-    >>> controls = CommandQueue("docs")
-    >>> controls.known().phase
+    >>> commands = CommandQueue("docs")
+    >>> commands.known().phase
     'opening'
-    >>> controls.end(JobOutcome.of(RunResult("docs", {}, 0.0), None))
-    >>> controls.known().state, controls.ended.result().how
+    >>> commands.end(JobOutcome.of(RunResult("docs", {}, 0.0), None))
+    >>> commands.known().state, commands.ended.result().how
     ('finished', 'finished')
     """
 
@@ -332,7 +332,7 @@ class CommandQueue:
             self._reloading = None
         self.enter(_RECOVERING, counts, workers)
 
-    def obey(self, crew: CommandedWorkers, count: Callable[[], RunResult]) -> None:
+    def obey(self, coordinator: CommandedWorkers, count: Callable[[], RunResult]) -> None:
         """Execute the waiting commands between two steps. Call this while ``pending``.
 
         Raises:
@@ -340,7 +340,7 @@ class CommandQueue:
         """
         with self._lock:
             self.pending = False
-            self._snapshots = crew.snapshots
+            self._snapshots = coordinator.snapshots
             # A drain waits for the cut of a reload: the next run is drained.
             drain = None if self._drain and self._reloading is not None else self._drain
             drain_sent, self._drain_sent = self._drain_sent, drain is not None
@@ -352,46 +352,46 @@ class CommandQueue:
         self.refuse_if_abandoned()
         if drain is not None and not drain_sent:
             if drain:
-                crew.drain()
+                coordinator.drain()
             else:
-                crew.suspend()
+                coordinator.suspend()
                 self._suspending_s = self._clock.monotonic_s()
         for asked in taken:
-            self._execute(crew, asked)
+            self._execute(coordinator, asked)
         counts = count()
         with self._lock:
-            self._publish(crew.phase, counts, len(crew.members), crew.moving)
+            self._publish(coordinator.phase, counts, len(coordinator.members), coordinator.moving)
             status, self._status = self._status, None
             known = self._known(fresh=True)
         if status is not None:
             status.set_result(known)
         if drain is None and self._reloading is not None:
-            self._check_reload(crew, *self._reloading)
+            self._check_reload(coordinator, *self._reloading)
         if drain is False:
-            limit_s = SUSPEND_S if crew.snapshots is None else SAVE_S
-            if crew.suspended or self._clock.monotonic_s() - self._suspending_s >= limit_s:
-                raise self._stopped(has_last=crew.suspended)
+            limit_s = SUSPEND_S if coordinator.snapshots is None else SAVE_S
+            if coordinator.suspended or self._clock.monotonic_s() - self._suspending_s >= limit_s:
+                raise self._stopped(has_last=coordinator.suspended)
             self.pending = True  # check again after the next step
 
-    def _reload(self, crew: CommandedWorkers, asked: Pending, command: ReloadCommand) -> None:
+    def _reload(self, coordinator: CommandedWorkers, asked: Pending, command: ReloadCommand) -> None:
         """Import the module again, then stop all workers at the barrier of a snapshot."""
         prepared = None if self.reloads is None else self.reloads.prepare(command.step, command.texts)
-        if prepared is None or crew.snapshots is None:
+        if prepared is None or coordinator.snapshots is None:
             raise SnapshotError(
                 f"job {self.job!r} runs without snapshots, from which a reload continues and to which it goes back: "
                 f"start it with snapshots=mp.Snapshots(uri)"
             )
-        crew.suspend()
+        coordinator.suspend()
         self._reloading = asked, prepared, self._clock.monotonic_s()
 
-    def _check_reload(self, crew: CommandedWorkers, asked: Pending, prepared: Any, began_s: float) -> None:
+    def _check_reload(self, coordinator: CommandedWorkers, asked: Pending, prepared: Any, began_s: float) -> None:
         """Raise `ReloadDue` once all workers have stopped at the cut."""
         self.autoscaler.pause(now_s := self._clock.monotonic_s())
-        if crew.suspended and crew.snapshots is not None and isinstance(asked.command, ReloadCommand):
+        if coordinator.suspended and coordinator.snapshots is not None and isinstance(asked.command, ReloadCommand):
             with self._lock:
                 self._unanswered.remove(asked)
                 self._on_trial = asked
-            raise ReloadDue(Trial(asked.command, prepared, crew.snapshots.last or "", now_s))
+            raise ReloadDue(Trial(asked.command, prepared, coordinator.snapshots.last or "", now_s))
         if now_s - began_s >= SAVE_S:
             raise DeadlineError(
                 f"job {self.job!r}: the workers have not stopped for a reload within {SAVE_S:g} s. The job continues "
@@ -502,7 +502,7 @@ class CommandQueue:
         self.wake.set()
         return asked.done
 
-    def _execute(self, crew: CommandedWorkers, asked: Pending) -> None:
+    def _execute(self, coordinator: CommandedWorkers, asked: Pending) -> None:
         restarts, command = self._restarts, asked.command
 
         def done(result: RescaleReport | SnapshotId | MalstromError) -> None:
@@ -516,14 +516,14 @@ class CommandQueue:
 
         try:
             if isinstance(command, RescaleCommand):
-                crew.rescale(command.size, done)
+                coordinator.rescale(command.size, done)
                 self.autoscaler.overruled(command.size)
                 if not command.wait:
                     asked.answer(None)
             elif isinstance(command, ReloadCommand):
-                self._reload(crew, asked, command)
+                self._reload(coordinator, asked, command)
             else:
-                crew.snapshot(done, copy_to=command.uri)
+                coordinator.snapshot(done, copy_to=command.uri)
         except (PlanError, ReloadError, SnapshotError) as error:
             if isinstance(error, ReloadError):
                 self.events.emit(Error(str(error)))

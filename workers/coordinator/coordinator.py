@@ -85,8 +85,8 @@ G = TypeVar("G", bound=WorkerGroup)
 class Coordinator(RunView, Generic[G]):
     """The coordinator of a run of ``plan`` that starts with ``workers`` workers of ``group``.
 
-    ``keeping``: how the job keeps snapshots, if any; ``background``: makes what writes them; ``calling``: makes what
-    lists sources again and lets them acknowledge. ``commits``: of the sinks.
+    ``snapshot_use``: how the job keeps snapshots, if any; ``background``: makes what writes them; ``calling``: makes
+    what lists sources again and lets them acknowledge. ``commits``: of the sinks.
     ``journal``: for the next coordinator. ``slots_per_move``: None: as many as can be moved within the target pause.
     ``ahead_least``: of a job with snapshots: with so many bytes, state is sent ahead of its move; None: never (R12).
     ``log``: of the events of the job.
@@ -99,7 +99,7 @@ class Coordinator(RunView, Generic[G]):
         *,
         workers: int,
         clock: Clock,
-        keeping: SnapshotUse | None = None,
+        snapshot_use: SnapshotUse | None = None,
         commits: SinkCommits | None = None,
         journal: RunJournal = NO_JOURNAL,
         background: Callable[[], Background] | None = None,
@@ -118,12 +118,12 @@ class Coordinator(RunView, Generic[G]):
         self._calls_sources = False
         self._plan = plan
         self._clock = clock
-        self._keeping = keeping
+        self._snapshot_use = snapshot_use
         self._journal = journal
         self._background = background or (lambda: ThreadBackground(group.wake))
         self._calling = calling or (lambda: ThreadBackground(group.wake, "malstrom-sources"))
         self._pacing = Pacing.of(plan.slots) if slots_per_move is None else Pacing.fixed(slots_per_move)
-        self._ahead_least = None if keeping is None else ahead_least  # without snapshots no change is tracked
+        self._ahead_least = None if snapshot_use is None else ahead_least  # without snapshots no change is tracked
         self._next_worker = workers
         self._started_s = self._got_on_s = clock.monotonic_s()
         self._begun: RunStart | None = None
@@ -151,10 +151,10 @@ class Coordinator(RunView, Generic[G]):
 
     def begin(self) -> RunStart | None:
         """Claim the job, choose the snapshot to resume from, and recover the sinks. Call this first."""
-        if self._keeping is None:
+        if self._snapshot_use is None:
             self.commit.recover()
         else:
-            self._begun = begin(self._plan, self._keeping, self.commit, self._clock, len(self.members))
+            self._begun = begin(self._plan, self._snapshot_use, self.commit, self._clock, len(self.members))
             resumption = self._begun.resumption
             self._journal.has_begun(None if resumption is None else resumption.manifest.id)
             if self._begun.finished is not None:
@@ -196,14 +196,14 @@ class Coordinator(RunView, Generic[G]):
         return replace(opened, manifest=lighter), begun
 
     def _keep_snapshots(self, pins: Mapping[str, Any]) -> None:
-        if self._keeping is None or self._begun is None:
+        if self._snapshot_use is None or self._begun is None:
             return
         self.snapshotting = SnapshotCoordinator(
             self._machine,
             self.handle,
             self._plan.job,
             plan_image(self._plan),
-            self._keeping.snapshots,
+            self._snapshot_use.snapshots,
             self._begun.checkpointer,
             incarnation=self._begun.incarnation,
             sequence=self._begun.sequence,

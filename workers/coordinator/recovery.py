@@ -198,7 +198,7 @@ class SnapshotUse:
     began_from: str | None = None
 
 
-def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object) -> SnapshotUse | None:
+def snapshot_use_of(snapshots: object, *, resume: object, allow_dropped_state: object) -> SnapshotUse | None:
     """Return the checked arguments of a runtime; None for a job without snapshots. `PlanError` if one is wrong."""
     if not isinstance(resume, str) or not (resume in {LATEST, NONE} or is_snapshot_id(resume)):
         raise PlanError(f'resume must be "latest", "none" or the id of a snapshot, got {resume!r}')
@@ -211,11 +211,11 @@ def keeping_of(snapshots: object, *, resume: object, allow_dropped_state: object
     return None if snapshots is None else SnapshotUse(snapshots, resume, allow_dropped_state)
 
 
-def warn_of_reading_again(plan: Plan, keeping: SnapshotUse | None) -> None:
+def warn_of_reading_again(plan: Plan, snapshot_use: SnapshotUse | None) -> None:
     """Warn of sources that should read new input only but read all, because the job has no snapshots."""
     for step in plan.steps:
         given = step.factory.keywords.get("source") if isinstance(step.factory, partial) else None
-        source = None if given is None or keeping is not None else as_source(given)
+        source = None if given is None or snapshot_use is not None else as_source(given)
         if source is not None and source.reads_new and (asked := source.reads_new_with) is not None:
             log(
                 _LOG,
@@ -229,45 +229,49 @@ def warn_of_reading_again(plan: Plan, keeping: SnapshotUse | None) -> None:
 
 
 def begun_again(
-    keeping: SnapshotUse | None, known: SnapshotStatus | None, *, finished: bool = False
+    snapshot_use: SnapshotUse | None, known: SnapshotStatus | None, *, finished: bool = False
 ) -> SnapshotUse | None:
-    """Return ``keeping`` for the run after another one, which resumes from the last snapshot.
+    """Return ``snapshot_use`` for the run after another one, which resumes from the last snapshot.
 
     ``known``: the snapshots of the run that failed or is ``finished``; None if it had not claimed the job.
     """
-    if keeping is None:
+    if snapshot_use is None:
         return None
     if known is None:
-        return replace(keeping, resume=LATEST)
+        return replace(snapshot_use, resume=LATEST)
     # A run after a finished one reads what is new; one after a failure not, if the job had finished.
-    began_from = keeping.began_from if known.made and not finished else known.last
+    began_from = snapshot_use.began_from if known.made and not finished else known.last
     return replace(
-        keeping, resume=LATEST, last_known=known.last or keeping.last_known, is_again=True, began_from=began_from
+        snapshot_use,
+        resume=LATEST,
+        last_known=known.last or snapshot_use.last_known,
+        is_again=True,
+        began_from=began_from,
     )
 
 
-def begin(plan: Plan, keeping: SnapshotUse, commits: SinkCommits, clock: Clock, workers: int) -> RunStart:
+def begin(plan: Plan, snapshot_use: SnapshotUse, commits: SinkCommits, clock: Clock, workers: int) -> RunStart:
     """Claim the job, choose the snapshot to resume from, and prepare the sinks. ``workers``: how many restore it.
 
     Raises:
         SnapshotError: no snapshot can be used, or the job has changed and the snapshot does not fit.
     """
-    checkpointer = keeping.snapshots.checkpointer(plan.job)
+    checkpointer = snapshot_use.snapshots.checkpointer(plan.job)
     # `recover` discards what is older than this id, which is made before the claim: if this start is paused, all that a
     # later start writes has larger ids.
     commits.next(recovering := checkpointer.next_id(clock.now_s()))
-    found, warnings = _found(checkpointer, plan, keeping)
+    found, warnings = _found(checkpointer, plan, snapshot_use)
     verified = None if found is None else found.manifest
     grows = _grows(plan, clock)
-    if _has_finished(found, keeping, grows=grows):
-        return _ended(checkpointer, commits, found, keeping, _read_new_with(plan, clock))
-    claim = checkpointer.claim(made_at_s(recovering), resume=keeping.resume)
-    if keeping.resume == LATEST:
+    if _has_finished(found, snapshot_use, grows=grows):
+        return _ended(checkpointer, commits, found, snapshot_use, _read_new_with(plan, clock))
+    claim = checkpointer.claim(made_at_s(recovering), resume=snapshot_use.resume)
+    if snapshot_use.resume == LATEST:
         # The fenced-off run may have made another.
-        found, warnings = _found(checkpointer, plan, keeping, verified)
-        if _has_finished(found, keeping, grows=grows):
-            return _ended(checkpointer, commits, found, keeping, _read_new_with(plan, clock))
-        _check_standing(checkpointer, found, keeping, plan.job)
+        found, warnings = _found(checkpointer, plan, snapshot_use, verified)
+        if _has_finished(found, snapshot_use, grows=grows):
+            return _ended(checkpointer, commits, found, snapshot_use, _read_new_with(plan, clock))
+        _check_standing(checkpointer, found, snapshot_use, plan.job)
     for warning in warnings:
         log(
             _LOG,
@@ -278,7 +282,7 @@ def begin(plan: Plan, keeping: SnapshotUse, commits: SinkCommits, clock: Clock, 
             job=plan.job,
         )
     commits.incarnation = claim.incarnation
-    if keeping.resume == NONE:
+    if snapshot_use.resume == NONE:
         _warn_of_what_stays(checkpointer, commits, plan.job)
     _make_ready(checkpointer, commits, found)
     commits.next(max(checkpointer.next_id(clock.now_s()), next_snapshot_id(clock.now_s(), after=recovering)))
@@ -297,9 +301,11 @@ def begin(plan: Plan, keeping: SnapshotUse, commits: SinkCommits, clock: Clock, 
     return RunStart(checkpointer, claim.incarnation, claim.sequence + 1, found)
 
 
-def _check_standing(checkpointer: Checkpointer, found: RestorePoint | None, keeping: SnapshotUse, job: str) -> None:
+def _check_standing(
+    checkpointer: Checkpointer, found: RestorePoint | None, snapshot_use: SnapshotUse, job: str
+) -> None:
     """S4: check that the last known snapshot still exists: a job starts over only on request."""
-    last_known = keeping.last_known
+    last_known = snapshot_use.last_known
     if last_known is None or (found is not None and found.manifest.id >= last_known):
         return
     if found is None:
@@ -319,25 +325,25 @@ def _check_standing(checkpointer: Checkpointer, found: RestorePoint | None, keep
     )
 
 
-def _has_finished(found: RestorePoint | None, keeping: SnapshotUse, *, grows: bool) -> TypeGuard[RestorePoint]:
+def _has_finished(found: RestorePoint | None, snapshot_use: SnapshotUse, *, grows: bool) -> TypeGuard[RestorePoint]:
     """Return whether there is nothing to run. A start that names a snapshot always runs.
 
     ``grows``: a source of the job reads new input, so that a new start runs again after the job's end. A restart after
     a failure does not, if an earlier run of the same start had finished the job.
     """
-    if found is None or found.manifest.result is None or keeping.resume != LATEST:
+    if found is None or found.manifest.result is None or snapshot_use.resume != LATEST:
         return False
-    return not grows or (keeping.is_again and found.manifest.id != keeping.began_from)
+    return not grows or (snapshot_use.is_again and found.manifest.id != snapshot_use.began_from)
 
 
 def _ended(
     checkpointer: Checkpointer,
     commits: SinkCommits,
     found: RestorePoint,
-    keeping: SnapshotUse,
+    snapshot_use: SnapshotUse,
     read_new_with: Mapping[str, str],
 ) -> RunStart:
-    manifest, before = found.manifest, not keeping.is_again
+    manifest, before = found.manifest, not snapshot_use.is_again
     commits.incarnation = manifest.incarnation
     _make_ready(checkpointer, commits, found)
     if before:
@@ -368,28 +374,28 @@ def _read_new_with(plan: Plan, clock: Clock) -> dict[str, str]:
     return {step: argument for step, argument in found if argument is not None}
 
 
-def pinned(plan: Plan, keeping: SnapshotUse, clock: Clock) -> PinnedInputs:
+def pinned(plan: Plan, snapshot_use: SnapshotUse, clock: Clock) -> PinnedInputs:
     """Return the pinned inputs of the snapshot that a run would resume from. Changes nothing."""
-    found, _ = _found(keeping.snapshots.checkpointer(plan.job), plan, keeping)
+    found, _ = _found(snapshot_use.snapshots.checkpointer(plan.job), plan, snapshot_use)
     if found is None:
         return PinnedInputs()
-    return replace(found.pinned, finished=_has_finished(found, keeping, grows=_grows(plan, clock)))
+    return replace(found.pinned, finished=_has_finished(found, snapshot_use, grows=_grows(plan, clock)))
 
 
 def _found(
-    checkpointer: Checkpointer, plan: Plan, keeping: SnapshotUse, verified: Manifest | None = None
+    checkpointer: Checkpointer, plan: Plan, snapshot_use: SnapshotUse, verified: Manifest | None = None
 ) -> tuple[RestorePoint | None, list[str]]:
     """Return the snapshot to resume from, if any, fitted to ``plan``, and the faults of newer snapshots.
 
     ``verified``: a snapshot whose digests have been verified.
     """
-    manifest, warnings = _chosen(checkpointer, plan.job, keeping.resume, verified)
+    manifest, warnings = _chosen(checkpointer, plan.job, snapshot_use.resume, verified)
     if manifest is None:
         return None, warnings
     committed = checkpointer.sinks_committed(manifest.id)
-    allowed = keeping.allow_dropped_state
+    allowed = snapshot_use.allow_dropped_state
     fit = fitted(manifest, plan, allow_dropped_state=allowed, sinks_committed=committed)
-    return RestorePoint(manifest, fit, keeping.snapshots.chain_max), warnings
+    return RestorePoint(manifest, fit, snapshot_use.snapshots.chain_max), warnings
 
 
 def _chosen(

@@ -60,7 +60,7 @@ class Membership:
 class WorkerGraph:
     """The graph of a worker. ``operators``: by step; ``nodes``: step -> its node in the executor.
 
-    ``followers``: the idle sources that may follow other workers (T2). ``letters``: messages of regions to other
+    ``followers``: the idle sources that may follow other workers (T2). ``messages``: messages of regions to other
     workers and the coordinator, outside the channels. ``slots_of``: step with keyed state -> a function from keys to
     slots. ``entries``: exchange -> its receiving node. ``turn``: the share of a round of each region and source.
     """
@@ -72,7 +72,7 @@ class WorkerGraph:
     regions: Sequence[Region]
     feeds: list[RegionInput]
     followers: list[IdleSource]
-    letters: list[Outgoing]
+    messages: list[Outgoing]
     slots_of: dict[str, SlotsOf]
     entries: dict[str, int]
     turn: TimeShare
@@ -105,7 +105,7 @@ def build_graph(
         specs = [replace(spec, operator=spec.operator and CheckedStep(spec.operator, codec)) for spec in specs]
     executor = Executor(specs, measured=True)
     regions = plan.regions
-    letters: list[Outgoing] = []
+    messages: list[Outgoing] = []
     turn = TimeShare(sum(bool(region.entries) + len(region.sources) for region in regions))
     keyed = {region.name: _keyed(plan, region, nodes, exchanges) for region in regions}
     names = {node: name for name, node in nodes.items()}
@@ -128,7 +128,7 @@ def build_graph(
                 keys_first=keys_per_parcel,
                 keys_indexed=keys_per_parcel,
             ),
-            letters=letters,
+            messages=messages,
             clock=clock,
             turn=turn,
         )
@@ -136,7 +136,7 @@ def build_graph(
     ]
     sending = [(name, nodes[name] + 1) for name in entries]
     followers = followers_of(zip(regions, feeds, strict=True), executor, operators, nodes, sending)
-    made = (executor, operators, nodes, exchanges, regions, feeds, followers, letters, slots_of)
+    made = (executor, operators, nodes, exchanges, regions, feeds, followers, messages, slots_of)
     return WorkerGraph(*made, entries, turn)
 
 

@@ -148,7 +148,7 @@ class RegionInput:
     back.
 
     ``sinks``: the sinks to notify when keys arrive and leave. ``machine``: the region's machine; ``shipping``: takes
-    out and installs state; ``letters``: the list for messages to others; ``turn``: the region's share of a round.
+    out and installs state; ``messages``: the list for messages to others; ``turn``: the region's share of a round.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class RegionInput:
         sinks: Sequence[MoveListener] = (),
         machine: ReceivingMachine,
         shipping: StateTransfer,
-        letters: list[Outgoing],
+        messages: list[Outgoing],
         clock: Clock,
         turn: TimeShare | None = None,
     ) -> None:
@@ -180,7 +180,7 @@ class RegionInput:
         self._sinks = sinks
         self.machine = machine
         self._shipping = shipping
-        self._letters = letters
+        self._messages = messages
         self._clock = clock
         self._due_s = 0.0
         self._finds_early = False
@@ -369,15 +369,15 @@ class RegionInput:
             self._shipping.index()
             rests = INDEX_RESTS
         else:
-            self._letters.extend(self._shipping.copy())
+            self._messages.extend(self._shipping.copy())
             rests = COPY_RESTS
         now_s = self._clock.monotonic_s()
         self._due_s = now_s + rests * (now_s - began_s)
         return 1
 
-    def receive(self, letter: StateChunk | OpenSlots) -> None:
+    def receive(self, message: StateChunk | OpenSlots) -> None:
         """Handle a message from outside the channels."""
-        event = events.StateTaken(letter) if isinstance(letter, StateChunk) else events.OpenTaken(letter)
+        event = events.StateTaken(message) if isinstance(message, StateChunk) else events.OpenTaken(message)
         self._do(self.machine.handle(event))
 
     def ship(self) -> int:
@@ -390,7 +390,7 @@ class RegionInput:
         if not self._shipping.under_way:
             return 0
         owner, parcel = self._shipping.next()
-        self._letters.append((owner, parcel))
+        self._messages.append((owner, parcel))
         if not self._shipping.under_way:
             self._pause.shipped()
             self._do(self.machine.handle(events.ShippingEnded(parcel.version)))
@@ -468,7 +468,7 @@ class RegionInput:
                 case events.Advance():
                     self._push(self._entries[effect.exchange].node, Epoch(effect.time))
                 case SendReport():
-                    self._letters.append((COORDINATOR, self._with_figures(effect.report)))
+                    self._messages.append((COORDINATOR, self._with_figures(effect.report)))
                 case events.Ship():
                     self._shipping.start(effect)
                 case events.Install():

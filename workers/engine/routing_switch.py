@@ -38,9 +38,9 @@ class PartPosition(NamedTuple):
 
 
 class RoutingSwitch:
-    """The sending side of the worker ``member``; ``letters``: the list for messages to others."""
+    """The sending side of the worker ``member``; ``messages``: the list for messages to others."""
 
-    def __init__(self, graph: WorkerGraph, member: Membership, letters: list[Outgoing]) -> None:
+    def __init__(self, graph: WorkerGraph, member: Membership, messages: list[Outgoing]) -> None:
         self._executor: Executor = graph.executor
         self._exchanges: Sequence[Exchange] = list(graph.exchanges.values())
         # The sending node of an exchange is the one after the key_by.
@@ -53,7 +53,7 @@ class RoutingSwitch:
         self._fed_by_sources = [(exchange, node) for exchange, node in self._sending if node in fed]
         self._source_feeds = [feed for feed in graph.feeds if feed.sources]
         self._before: dict[str, int] = {}
-        self._letters = letters
+        self._messages = messages
         self._machine = machine.SendingMachine(member.worker, version=member.version)
         self._worker = member.worker
         self._followers = graph.followers
@@ -72,23 +72,23 @@ class RoutingSwitch:
         """
         return self._started and self._machine.phase is machine.SendingPhase.STEADY
 
-    def receive(self, letter: StartMove | PollParts | Leave | PartHandedOver | AddParts) -> None:
+    def receive(self, message: StartMove | PollParts | Leave | PartHandedOver | AddParts) -> None:
         """Handle an order of the coordinator, or a part that another worker hands over."""
-        match letter:
+        match message:
             case AddParts():
-                self._add(letter)
+                self._add(message)
                 return
             case StartMove():
-                effects = self._machine.handle(machine.RescaleOrdered(letter))
+                effects = self._machine.handle(machine.RescaleOrdered(message))
             case PollParts():
-                effects = self._machine.handle(machine.PollOrdered(letter))
+                effects = self._machine.handle(machine.PollOrdered(message))
             case Leave():
-                effects = self._machine.handle(machine.LeaveOrdered(letter))
+                effects = self._machine.handle(machine.LeaveOrdered(message))
             case PartHandedOver():
-                effects = self._machine.handle(machine.PartCame(letter))
+                effects = self._machine.handle(machine.PartCame(message))
         for effect in effects:
             self._do(effect)
-        if not self._machine.may_poll and isinstance(letter, StartMove):
+        if not self._machine.may_poll and isinstance(message, StartMove):
             self._silence(self._fed_by_sources)
 
     def check(self) -> None:
@@ -123,7 +123,7 @@ class RoutingSwitch:
                 for exchange in self._exchanges:
                     exchange.leave()
             case SendReport():
-                self._letters.append((COORDINATOR, effect.report))
+                self._messages.append((COORDINATOR, effect.report))
 
     def _hand_over(self, effect: machine.HandOver) -> None:
         move = effect.move
@@ -131,7 +131,7 @@ class RoutingSwitch:
         position, released = self._call(node, partial(source.release, part=Part(move.part)))
         where = PartPosition(position, released is None)
         state = None if released is None else released.state
-        self._letters.append((move.taker, PartHandedOver(effect.version, move, where, state)))
+        self._messages.append((move.taker, PartHandedOver(effect.version, move, where, state)))
 
     def _switch(self, move: RescaleMove) -> None:
         """R2, T2: switch to the table of ``move``. The markers carry the new frontiers, which may be lower."""

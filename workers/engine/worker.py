@@ -172,8 +172,8 @@ class Worker:
         self.reading = SourceDriver(self._graph, batching=batching, clock=clock, worker=member.worker)
         self._feeds = {region.name: feed for region, feed in zip(self._graph.regions, self._graph.feeds, strict=True)}
         self._moving = [self._feeds[region.name] for region in self._graph.regions if region.entries]
-        self._letters = self._graph.letters
-        self._switching = RoutingSwitch(self._graph, member, self._letters)
+        self._messages = self._graph.messages
+        self._switching = RoutingSwitch(self._graph, member, self._messages)
         self._sending = self._with_channels()
         operators = self._graph.operators
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
@@ -324,7 +324,7 @@ class Worker:
         if turns.under_way and self._has_moved:
             turns.end(may_read=self._switching.may_poll)
         if self._ahead is not None and not any(feed.copying for feed in self._graph.feeds):
-            self._letters.append((COORDINATOR, self._ahead))
+            self._messages.append((COORDINATOR, self._ahead))
             self._ahead = None
         if self._switching.may_poll and not (turns.under_way and turns.comes_first(began_s, done)):
             done += self._read()
@@ -332,7 +332,7 @@ class Worker:
             self._linger(idle=not done)
         if self._cutting is not None:
             self._maybe_cut(self._cutting)
-        outgoing = self._outgoing() if self._sending or self._letters or self.reading.notices.new else []
+        outgoing = self._outgoing() if self._sending or self._messages or self.reading.notices.new else []
         if grants:
             outgoing[:0] = [(grant.channel.sender, grant) for grant in grants]
         return done, outgoing
@@ -494,21 +494,21 @@ class Worker:
 
     def _outgoing(self) -> list[Outgoing]:
         outgoing: list[Outgoing] = []
-        self._letters += self.reading.notices.take()
-        if self._sending or self._letters:
+        self._messages += self.reading.notices.take()
+        if self._sending or self._messages:
             for exchange in self._sending:
                 for receiver, channel in exchange.remote.items():
                     outgoing += [(receiver, frame) for frame in channel.take()]
             # The next move begins when all have reported the end of this one: the sources have their turn before.
             held = self._region_ends() if self.turns.owes_sources else []
-            outgoing += self._letters
-            self._letters[:] = held
+            outgoing += self._messages
+            self._messages[:] = held
         return outgoing
 
     def _region_ends(self) -> list[Outgoing]:
         """Take the reports of the end of a move out of the messages."""
-        ends = [letter for letter in self._letters if isinstance(letter[1], RegionDone)]
-        self._letters[:] = [letter for letter in self._letters if not isinstance(letter[1], RegionDone)]
+        ends = [message for message in self._messages if isinstance(message[1], RegionDone)]
+        self._messages[:] = [message for message in self._messages if not isinstance(message[1], RegionDone)]
         return ends
 
     def _inject(self, message: Barrier | Suspend, *, last: bool = False) -> None:
@@ -530,7 +530,7 @@ class Worker:
         self._cut = cutting.cut(self.id, self._graph.operators, self._codec)
         self._cutting = None
         report = BarrierPassed(cutting.barrier.snapshot, self.id, self._cut.paused_s)
-        self._letters.append((COORDINATOR, report))
+        self._messages.append((COORDINATOR, report))
 
 
 def _is_transactional(thing: Closable) -> bool:

@@ -24,26 +24,26 @@ class WatchedJob(Protocol):
 
 
 class QueuedJob:
-    """The job of this process whose commands are in ``controls``."""
+    """The job of this process whose commands are in ``commands``."""
 
-    def __init__(self, controls: CommandQueue) -> None:
-        self.name = controls.job
-        self._controls = controls
+    def __init__(self, commands: CommandQueue) -> None:
+        self.name = commands.job
+        self._commands = commands
 
     def ask(self, command: Command) -> Any:
         """See `WatchedJob.ask`."""
-        value = answer_of(self._controls, command, command.timeout_s)
-        return result_of(command, value, kept=self._controls.kept)
+        value = answer_of(self._commands, command, command.timeout_s)
+        return result_of(command, value, kept=self._commands.kept)
 
 
-def answer_of(controls: CommandQueue, command: Command, timeout_s: float | None) -> JobOutcome | Result:
+def answer_of(commands: CommandQueue, command: Command, timeout_s: float | None) -> JobOutcome | Result:
     """Submit ``command``, and return what answers it within ``timeout_s``, or raise its error."""
-    done = controls.submit(command)
+    done = commands.submit(command)
     try:
         answer: JobOutcome | Result = done.result(timeout_s)
     except TimeoutError:
         # It may be done since, also with a `TimeoutError` of the job.
-        late = done.result() if done.done() else controls.unanswered(command, done)
+        late = done.result() if done.done() else commands.unanswered(command, done)
         if isinstance(late, MalstromError):
             raise late from None
         return late

@@ -90,7 +90,7 @@ class Processes(LocalRuntime[RemoteWorkers]):
             autoscale=autoscale,
             redact_errors=redact_errors,
         )
-        self._keeping = in_other_processes(self._keeping, "Processes")
+        self._snapshot_use = in_other_processes(self._snapshot_use, "Processes")
         self._start_timeout_s = start_timeout_s
         FORKS.warm_up()
 
@@ -129,7 +129,7 @@ class _ProcessRuns:
         plan: Plan,
         workers: int,
         clock: Clock,
-        keeping: SnapshotUse | None,
+        snapshot_use: SnapshotUse | None,
         log: EventLog | None = None,
         *,
         is_again: bool = False,
@@ -140,7 +140,7 @@ class _ProcessRuns:
             wiring=self._wiring,
             start_timeout_s=self._start_timeout_s,
             checks=self._checks,
-            keeping=keeping,
+            snapshot_use=snapshot_use,
             watched=is_again,
             logs=logs.configured(),
             redact_errors=self._redact_errors,
@@ -150,8 +150,8 @@ class _ProcessRuns:
             RemoteWorkers(setup, plan, clock, self._machine, self._processes),
             workers=workers,
             clock=clock,
-            keeping=keeping,
-            commits=SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s(), stored=keeping is not None),
+            snapshot_use=snapshot_use,
+            commits=SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s(), stored=snapshot_use is not None),
             log=log,
         )
 

@@ -210,16 +210,16 @@ class CoordinatorActor:
         self._name = f"malstrom(job={setup.job} coordinator)"
         log_as(setup)
         self._setup = setup
-        self._controls = CommandQueue(setup.job, kept=setup.keeping is not None, accepted=self._accepted)
+        self._commands = CommandQueue(setup.job, kept=setup.snapshot_use is not None, accepted=self._accepted)
         self._tasks = DriverTasks(outlives=setup.outlives)
-        self._crew: Coordinator[RemoteWorkers] | None = None
+        self._coordinator: Coordinator[RemoteWorkers] | None = None
         self._node_watch = NodeWatch()
         self._machines = ClusterMachines(setup, self._node_watch)
         self._processes = WorkerProcesses(self._machines)
         self._begun = threading.Event()
         self._known = threading.Event()
         context = ray.get_runtime_context()
-        self._journal = CoordinatorJournal(str(context.get_actor_id()), kept=setup.keeping is not None)
+        self._journal = CoordinatorJournal(str(context.get_actor_id()), kept=setup.snapshot_use is not None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray warns about its own implementation
             self._follows = bool(context.was_current_actor_reconstructed)
@@ -237,19 +237,19 @@ class CoordinatorActor:
             command = decode_request(request).command
         except MalstromError as error:
             return encode_answer(error)[LENGTH_BYTES:]
-        return asyncio.run(framed_answer(command, answering(self._controls)))[LENGTH_BYTES:]
+        return asyncio.run(framed_answer(command, answering(self._commands)))[LENGTH_BYTES:]
 
     @ray.method(concurrency_group="ending", max_task_retries=-1)
     def ending(self) -> PackedEnding:
         """Return the outcome once the job has ended."""
-        ending = self._controls.ended.result()
+        ending = self._commands.ended.result()
         error = None if ending.error is None else pack_error(ending.error)
-        has_committed = self._setup.keeping is not None  # by tasks, with each snapshot
-        commit = None if self._crew is None or error is not None or has_committed else self._crew.commit
+        has_committed = self._setup.snapshot_use is not None  # by tasks, with each snapshot
+        commit = None if self._coordinator is None or error is not None or has_committed else self._coordinator.commit
         delivery = None if commit is None else (commit.snapshot, commit.to_deliver())
-        events = self._controls.events.image
-        controls = self._controls
-        return PackedEnding(controls.known(), error, delivery, controls.is_stopping, events, controls.known_metrics())
+        events = self._commands.events.image
+        commands = self._commands
+        return PackedEnding(commands.known(), error, delivery, commands.is_stopping, events, commands.known_metrics())
 
     @ray.method(max_task_retries=-1)
     def heard(self) -> None:
@@ -284,10 +284,10 @@ class CoordinatorActor:
     @ray.method(max_task_retries=-1)
     def has_ended(self) -> bool:
         """Return whether the job has ended."""
-        return self._controls.ended.done()
+        return self._commands.ended.done()
 
     def _work(self) -> None:
-        setup, controls, clock = self._setup, self._controls, SystemClock()
+        setup, commands, clock = self._setup, self._commands, SystemClock()
         handle: Any = ray.get_runtime_context().current_actor
         if not self._begun.wait(setup.start_timeout_s):
             ray.kill(handle, no_restart=True)
@@ -296,10 +296,10 @@ class CoordinatorActor:
         try:
             runs = self._runs(clock)
         except BaseException as error:
-            controls.end(JobOutcome.of(RunResult(setup.job, {}, 0.0), error))
+            commands.end(JobOutcome.of(RunResult(setup.job, {}, 0.0), error))
         else:
             self._run_to_end(runs)
-        _LOG.info("the job has ended: %s", controls.ended.result().how)
+        _LOG.info("the job has ended: %s", commands.ended.result().how)
         self._node_watch.close()
         self._tasks.close()
         if self._known.wait(STAY_S):
@@ -312,50 +312,50 @@ class CoordinatorActor:
         setup, journal, failures = self._setup, self._journal, RestartBudget(self._setup.restart)
         if self._follows:
             self._follow(failures, clock)
-        autoscaler = self._controls.autoscaler
+        autoscaler = self._commands.autoscaler
         autoscaler.set(journal.entry.autoscale_of(setup), is_start=True)
         autoscaler.changed = journal.autoscaled
         plan = unpack_plan(journal.read_plan() or setup.plan, setup.job)
         reloads = PersistentReload(plan, journal, setup.files)
-        keeping, entry = setup.keeping, journal.entry
-        if keeping is not None:
-            keeping = replace(
-                keeping, last_known=entry.last_known, is_again=entry.has_begun, began_from=entry.began_from
+        snapshot_use, entry = setup.snapshot_use, journal.entry
+        if snapshot_use is not None:
+            snapshot_use = replace(
+                snapshot_use, last_known=entry.last_known, is_again=entry.has_begun, began_from=entry.began_from
             )
 
         def make(again: bool, workers: int | None) -> JobRun[RemoteWorkers]:
-            nonlocal keeping
+            nonlocal snapshot_use
             again = again or journal.entry.has_begun
             wanted = journal.entry.workers or workers or setup.workers
             size = self._with_room(wanted) if again else wanted
             if again:
-                finished = self._crew is not None and self._crew.kept is not None
-                known = None if self._crew is None else self._crew.snapshots
-                keeping = begun_again(keeping, known, finished=finished)
+                finished = self._coordinator is not None and self._coordinator.kept is not None
+                known = None if self._coordinator is None else self._coordinator.snapshots
+                snapshot_use = begun_again(snapshot_use, known, finished=finished)
                 if finished and known is not None:
                     journal.finished(known.last)
-            this = replace(setup, workers=size, keeping=keeping, watched=again)
+            this = replace(setup, workers=size, snapshot_use=snapshot_use, watched=again)
             plan = reloads.plan
             sinks = build_sinks(plan, clock)
-            if keeping is not None:
+            if snapshot_use is not None:
                 sinks = commit_in_driver(sinks, self._tasks)
-            self._crew = Coordinator(
+            self._coordinator = Coordinator(
                 plan,
                 RemoteWorkers(this, plan, clock, self._machines, self._processes),
                 workers=size,
                 clock=clock,
-                keeping=keeping,
+                snapshot_use=snapshot_use,
                 commits=SinkCommits(
-                    plan.job, sinks, clock.now_s(), deliver=keeping is None, stored=keeping is not None
+                    plan.job, sinks, clock.now_s(), deliver=snapshot_use is None, stored=snapshot_use is not None
                 ),
                 journal=journal,
-                log=self._controls.events,
+                log=self._commands.events,
             )
-            return JobRun(plan, self._crew, clock, controls=self._controls)
+            return JobRun(plan, self._coordinator, clock, commands=self._commands)
 
         return Supervisor(
             make,
-            self._controls,
+            self._commands,
             setup.restart,
             clock,
             failures,
@@ -366,14 +366,14 @@ class CoordinatorActor:
 
     def _follow(self, failures: RestartBudget, clock: SystemClock) -> None:
         """Continue after the death of an earlier coordinator. `PeerError` if too many have died."""
-        setup, journal, controls = self._setup, self._journal, self._controls
+        setup, journal, commands = self._setup, self._journal, self._commands
         now_s = clock.now_s()
         journal.restarted(died_at_s=now_s)
         pause_s: float | None = 0.0
         for at_s in journal.entry.died_at_s:
             pause_s = failures.pause_s(clock.monotonic_s() - (now_s - at_s))
         _LOG.warning("the previous coordinator died; this one replaces it")
-        controls.events.emit(NodeFailed("coordinator", "the coordinator died; another one replaces it"))
+        commands.events.emit(NodeFailed("coordinator", "the coordinator died; another one replaces it"))
         if pause_s is None:
             raise PeerError(
                 f"the coordinator of job {setup.job!r} died {len(journal.entry.died_at_s)} times, more often than "
@@ -381,13 +381,13 @@ class CoordinatorActor:
                 f"why (killed, out of memory, its node gone)"
             )
         if (last_known := journal.entry.last_known) is not None:
-            controls.note_snapshots(SnapshotStatus(last_known, made_at_s(SnapshotId(last_known)), 0))
-        controls.recover(
+            commands.note_snapshots(SnapshotStatus(last_known, made_at_s(SnapshotId(last_known)), 0))
+        commands.recover(
             RunResult(setup.job, {}, 0.0), journal.entry.workers or setup.workers, times=journal.entry.restarts
         )
         if journal.entry.drain is not None:
-            controls.stop(drain=journal.entry.drain)
-        wait_out(pause_s, controls, clock)
+            commands.stop(drain=journal.entry.drain)
+        wait_out(pause_s, commands, clock)
 
     def _accepted(self, drain: bool) -> None:
         self._journal.stopping(drain=drain)
@@ -397,7 +397,7 @@ class CoordinatorActor:
 
         In a cluster that grows one start waits for nodes: the next one takes the room that there is.
         """
-        if self._setup.autoscaling and (self._crew is None or self._crew.group.has_started):
+        if self._setup.autoscaling and (self._coordinator is None or self._coordinator.group.has_started):
             return wanted
         size = max(1, min(wanted, room_now(self._setup.options.needs, but=self._node_watch.silent)))
         if size < wanted:
@@ -406,7 +406,7 @@ class CoordinatorActor:
 
     def _run_to_end(self, runs: Supervisor[JobRun[RemoteWorkers]]) -> None:
         try:
-            run_to_end(runs, self._controls, None)
+            run_to_end(runs, self._commands, None)
         except BaseException as error:
             if not (isinstance(error, JobEnded) and error.how == "stopped"):  # the user requested it
                 _LOG.error("the job failed: %s", public_text(error))

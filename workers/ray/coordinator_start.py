@@ -69,7 +69,7 @@ def _created(setup: JobSetup, *, detached: bool) -> Any:
     while True:
         try:
             return (
-                coordinator_class(restarts=setup.keeping is not None)
+                coordinator_class(restarts=setup.snapshot_use is not None)
                 .options(
                     name=setup.job,
                     namespace=NAMESPACE,

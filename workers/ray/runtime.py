@@ -27,7 +27,7 @@ from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.control.registry import check_name
 from malstrom_py.workers.coordinator.autoscaler import check_autoscale
-from malstrom_py.workers.coordinator.recovery import LATEST, keeping_of, pinned, warn_of_reading_again
+from malstrom_py.workers.coordinator.recovery import LATEST, pinned, snapshot_use_of, warn_of_reading_again
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.monitoring.dashboard import Dashboard
 from malstrom_py.workers.monitoring.observers import Observers
@@ -218,9 +218,9 @@ class RayRuntime:
         self._detached = detached
         self._autoscaling = autoscaling
         self._progress = progress
-        keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
-        self._keeping = in_other_processes(keeping, "RayRuntime")
-        self._restart = restart_of(restart, kept=self._keeping is not None)
+        snapshot_use = snapshot_use_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
+        self._snapshot_use = in_other_processes(snapshot_use, "RayRuntime")
+        self._restart = restart_of(restart, kept=self._snapshot_use is not None)
 
     def run(
         self, job: Job, *, control: bool = True, stop_on_sigterm: bool = False, stop_timeout_s: float = STOP_S
@@ -303,10 +303,10 @@ class RayRuntime:
         await_name(plan.job)
         if control:
             check_name(plan.job)
-        warn_of_reading_again(plan, self._keeping)
+        warn_of_reading_again(plan, self._snapshot_use)
         with ExitStack() as on_failure:
             pins = on_failure.enter_context(SourcePins(plan, SystemClock()))
-            if self._keeping is None:
+            if self._snapshot_use is None:
                 make_ready(plan, every_sink=pins.any)  # a source may pin a sink's unfinished output
             self._pin(plan, pins)
             begun = self._begun(plan, pack_plan(plan) if pins.any else packed, pins, cluster.is_local, control=control)
@@ -315,7 +315,7 @@ class RayRuntime:
 
     def _pin(self, plan: Plan, pins: SourcePins) -> None:
         """Pin the input, unless the job has finished: its input may be gone."""
-        known = None if self._keeping is None or not pins.any else pinned(plan, self._keeping, SystemClock())
+        known = None if self._snapshot_use is None or not pins.any else pinned(plan, self._snapshot_use, SystemClock())
         if known is None or not known.finished:
             pins.keep = known is not None and bool(known.records)  # a later start may succeed
             pins.pin(known)
@@ -336,7 +336,7 @@ class RayRuntime:
             options=replace(self._options, for_program={}),  # set when the program joined Ray
             start_timeout_s=self._start_timeout_s,
             autoscaling=self._autoscaling,
-            keeping=self._keeping,
+            snapshot_use=self._snapshot_use,
             restart=self._restart,
             outlives=self._detached,
             files=modules_of(plan),
@@ -353,7 +353,7 @@ class RayRuntime:
                 pins,
                 outlives=self._detached,
                 control=control,
-                kept=self._keeping is not None,
+                kept=self._snapshot_use is not None,
                 observers=self._observers,
                 redact_errors=self._redact_errors,
             )

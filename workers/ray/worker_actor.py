@@ -47,7 +47,7 @@ class WorkerActor:
         self._name = f"malstrom(job={setup.job} worker={worker})"
         address = self._runs.open(setup, plan, worker, coordinator)
         is_watching = self._coordinator_watch is not None or isinstance(address, PackedFailure)
-        if worker == 0 and setup.keeping is not None and not is_watching:
+        if worker == 0 and setup.snapshot_use is not None and not is_watching:
             self._coordinator_watch = CoordinatorWatch(setup)
             self._coordinator_watch.start()
         return address

@@ -168,7 +168,7 @@ class RemoteWorkers:
         there = [] if startup is None or startup.phase is StartupPhase.STARTING else list(joiners.values())
         there = [handle for handle in [*self._handles.values(), *there] if handle.is_up and not handle.has_ended]
         handles, self._handles = [*self._handles.values(), *joiners.values()], {}
-        keeps = failed and self._setup.keeping is not None  # only a job with snapshots has another run
+        keeps = failed and self._setup.snapshot_use is not None  # only a job with snapshots has another run
         if keeps:
             self._replace_lost(handles)
         try:

@@ -139,7 +139,7 @@ _LOG: Final = logging.getLogger("malstrom_py.worker")
 
 class WorkerServer:
     """The server of worker ``worker`` of ``plan`` at ``transport``. ``coordinator``: the coordinator's address;
-    ``keeping``: how the job keeps snapshots, if any; ``box``: the black box, if any.
+    ``snapshot_use``: how the job keeps snapshots, if any; ``box``: the black box, if any.
     """
 
     def __init__(
@@ -151,14 +151,14 @@ class WorkerServer:
         *,
         batching: Batching,
         checks: bool,
-        keeping: SnapshotUse | None = None,
+        snapshot_use: SnapshotUse | None = None,
         box: BlackBox | None = None,
     ) -> None:
         self._transport = transport
         self._coordinator = coordinator
         self._box = box
         clock = SystemClock()
-        checkpointer = None if keeping is None else keeping.snapshots.checkpointer(plan.job)
+        checkpointer = None if snapshot_use is None else snapshot_use.snapshots.checkpointer(plan.job)
         self._host = WorkerHost(
             plan,
             batching=batching,
@@ -229,7 +229,7 @@ class WorkerRuns:
                 coordinator,
                 batching=setup.batching,
                 checks=setup.checks,
-                keeping=setup.keeping,
+                snapshot_use=setup.snapshot_use,
                 box=BlackBox(box_path(token, setup.incarnation, worker)) if setup.watched else None,
             )
         except MalstromError as error:

@@ -39,9 +39,9 @@ class Wiring:
 class WorkerSetup:
     """All that a worker of ``job`` needs beside its plan.
 
-    ``keeping``: how the job keeps snapshots, None without. ``incarnation``: the number of this start, for a job without
-    snapshots. ``watched``: workers keep black boxes. ``logs``: the settings of the program that starts the job, None if
-    it has none. ``redact_errors``: texts of other code's exceptions are hidden.
+    ``snapshot_use``: how the job keeps snapshots, None without. ``incarnation``: the number of this start, for a job
+    without snapshots. ``watched``: workers keep black boxes. ``logs``: the settings of the program that starts the job,
+    None if it has none. ``redact_errors``: texts of other code's exceptions are hidden.
     """
 
     job: str
@@ -50,7 +50,7 @@ class WorkerSetup:
     start_timeout_s: float
     checks: bool = False
     incarnation: int = 1
-    keeping: SnapshotUse | None = None
+    snapshot_use: SnapshotUse | None = None
     watched: bool = False
     logs: LogSettings | None = None
     redact_errors: bool = False
@@ -71,11 +71,11 @@ def log_as(setup: WorkerSetup, worker: int | None = None) -> None:
         logger.setLevel(level)
 
 
-def in_other_processes(keeping: SnapshotUse | None, runtime: str) -> SnapshotUse | None:
-    """Return ``keeping`` with an absolute path. `PlanError` if workers cannot be sent the checkpointer."""
-    if keeping is None:
+def in_other_processes(snapshot_use: SnapshotUse | None, runtime: str) -> SnapshotUse | None:
+    """Return ``snapshot_use`` with an absolute path. `PlanError` if workers cannot be sent the checkpointer."""
+    if snapshot_use is None:
         return None
-    snapshots = keeping.snapshots
+    snapshots = snapshot_use.snapshots
     if not snapshots.is_in_store:
         import cloudpickle
 
@@ -88,5 +88,5 @@ def in_other_processes(keeping: SnapshotUse | None, runtime: str) -> SnapshotUse
                 f"that makes one there"
             ) from error
     if not isinstance(snapshots.uri, str | os.PathLike) or "://" in os.fspath(snapshots.uri):
-        return keeping
-    return replace(keeping, snapshots=replace(snapshots, uri=Path(snapshots.uri).absolute()))
+        return snapshot_use
+    return replace(snapshot_use, snapshots=replace(snapshots, uri=Path(snapshots.uri).absolute()))

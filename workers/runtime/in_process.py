@@ -46,7 +46,7 @@ class _LocalRuns:
         plan: Plan,
         workers: int,
         clock: Clock,
-        keeping: SnapshotUse | None,
+        snapshot_use: SnapshotUse | None,
         log: EventLog | None = None,
         *,
         is_again: bool = False,
@@ -56,7 +56,7 @@ class _LocalRuns:
             workers=workers,
             batching=self._batching,
             clock=clock,
-            keeping=keeping,
+            snapshot_use=snapshot_use,
             checks=self._checks,
             log=log,
         )
@@ -140,12 +140,12 @@ class InProcess(LocalRuntime[LocalWorkers]):
         until: Callable[[Coordinator[LocalWorkers]], bool] | None = None,
         until_s: float | None = None,
     ) -> RunResult:
-        """The same for a plan, without snapshots. Ends early, and commits, once ``until(crew)`` is true after a step,
-        or the clock's monotonic time is ``until_s``.
+        """The same for a plan, without snapshots. Ends early, and commits, once ``until(coordinator)`` is true after
+        a step, or the clock's monotonic time is ``until_s``.
         """
         try:
-            crew = self._runs_of_job().coordinator(plan, self._workers, self._clock, None)
-            run = JobRun(plan, crew, self._clock, progress=progress_for(plan, self._progress))
+            coordinator = self._runs_of_job().coordinator(plan, self._workers, self._clock, None)
+            run = JobRun(plan, coordinator, self._clock, progress=progress_for(plan, self._progress))
             return run.execute(until, until_s)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
@@ -238,7 +238,7 @@ def collect(
         last = plan.steps[-1].name
         runtime.run_plan(
             plan,
-            until=None if count is None else lambda crew: crew.group.rows_in(last) >= count,
+            until=None if count is None else lambda coordinator: coordinator.group.rows_in(last) >= count,
             until_s=None if timeout_s is None else time.monotonic_s() + timeout_s,
         )
     except (MalstromError, KeyboardInterrupt) as error:

@@ -31,26 +31,26 @@ from malstrom_py.workers.runtime.source_pinning import SourcePins
 
 
 class JobRun(Generic[G]):
-    """One run of ``plan`` that ``crew`` coordinates."""
+    """One run of ``plan`` that ``coordinator`` coordinates."""
 
     def __init__(
         self,
         plan: Plan,
-        crew: Coordinator[G],
+        coordinator: Coordinator[G],
         clock: Clock,
         *,
-        controls: CommandQueue | None = None,
+        commands: CommandQueue | None = None,
         progress: Progress | None = None,
     ) -> None:
         self._plan = plan
         self._clock = clock
-        self._controls = controls or CommandQueue(plan.job)
+        self._commands = commands or CommandQueue(plan.job)
         self._progress = progress
         self._started_s = clock.monotonic_s()
-        self._crew = crew
-        self._controls.wake = self._crew.wake
+        self._coordinator = coordinator
+        self._commands.wake = self._coordinator.wake
         self._interrupts = Interrupts()
-        self._commit = self._crew.commit
+        self._commit = self._coordinator.commit
         self._metering = Metering(plan, clock)
         self._pins = SourcePins(plan, clock)
         self._undone: RunResult | None = None
@@ -62,12 +62,12 @@ class JobRun(Generic[G]):
         self._enter("opening")
 
     def execute(self, until: Callable[[Coordinator[G]], bool] | None = None, until_s: float | None = None) -> RunResult:
-        """To its end, or until ``until(crew)`` is true after a step, or the clock's monotonic time is ``until_s``."""
+        """To its end, or until ``until(coordinator)`` is true after a step, or the clock's time is ``until_s``."""
         with self._interrupts, self._pins, fewer_collections():
             try:
-                begun = self._crew.begin()
+                begun = self._coordinator.begin()
                 self.has_begun = True
-                self._controls.note_snapshots(None if begun is None else begun.snapshot_status)
+                self._commands.note_snapshots(None if begun is None else begun.snapshot_status)
                 if (
                     begun is not None
                     and begun.finished is not None
@@ -80,21 +80,21 @@ class JobRun(Generic[G]):
                 known = None if begun is None or begun.resumption is None else begun.resumption.pinned
                 self._pins.pin(known)
                 with self._progress or nullcontext():
-                    self._crew.open(self._pins.records())
-                    self._controls.note_snapshots(self._crew.snapshots)
+                    self._coordinator.open(self._pins.records())
+                    self._commands.note_snapshots(self._coordinator.snapshots)
                     self._loop(until, until_s)
-                self._controls.note_snapshots(self._crew.snapshots)
+                self._commands.note_snapshots(self._coordinator.snapshots)
                 kept: RunResult | None = None
                 if begun is None:
-                    self._controls.refuse_if_stopped()
+                    self._commands.refuse_if_stopped()
                     self._commit_at_end()
                 else:
                     kept = self._snapshot_at_end()
                 self._last_metrics()
                 self._pins.keep = False
-                self._pins.keep_unread = begun is not None and self._controls.is_stopping
-                self._crew.close()
-                self._crew.events.finished(manual=self._controls.is_stopping)
+                self._pins.keep_unread = begun is not None and self._commands.is_stopping
+                self._coordinator.close()
+                self._coordinator.events.finished(manual=self._commands.is_stopping)
             except BaseException as error:
                 self._undo(error)
                 raise
@@ -102,108 +102,108 @@ class JobRun(Generic[G]):
 
     def _commit_at_end(self) -> None:
         self._enter("committing")
-        self._crew.pre_commit()
+        self._coordinator.pre_commit()
         with self._interrupts.held():
             self._commit.commit(self.result())
-        self._crew.committed_at_end()
+        self._coordinator.committed_at_end()
 
     def _snapshot_at_end(self) -> RunResult:
         """S7: what has been written since the last snapshot is committed with one that says how the job has ended. It
         would do for a stop as well.
         """
         self._enter("committing")
-        self._crew.finish()
-        while (kept := self._crew.kept) is None:
-            self._crew.step(until_s=None)
+        self._coordinator.finish()
+        while (kept := self._coordinator.kept) is None:
+            self._coordinator.step(until_s=None)
             self._interrupts.check()
-            self._controls.refuse_if_abandoned()
-            self._controls.note_snapshots(self._crew.snapshots)
+            self._commands.refuse_if_abandoned()
+            self._commands.note_snapshots(self._coordinator.snapshots)
         return kept
 
     def result(self) -> RunResult:
         """Return the counts so far. Closed workers have none: those of an undone run are from before it closed them."""
         if self._undone is not None:
             return self._undone
-        status = self._crew.snapshots
+        status = self._coordinator.snapshots
         made = 0 if status is None else status.made
         duration_s = self._clock.monotonic_s() - self._started_s
-        return RunResult(self._plan.job, self._crew.counts(), duration_s, snapshots=made)
+        return RunResult(self._plan.job, self._coordinator.counts(), duration_s, snapshots=made)
 
     def _measure(self, status: JobStatus) -> JobMetrics:
         """Return the metrics now."""
-        crew, group = self._crew, self._crew.group
+        coordinator, group = self._coordinator, self._coordinator.group
         metrics = self._metering.metrics(
             self.result(),
             group.counts(),
             group.figures(),
-            members=crew.members,
-            table=crew.table,
+            members=coordinator.members,
+            table=coordinator.table,
             status=status,
-            totals=self._controls.events.totals,
-            hot_keys=crew.loads.hot_keys,
-            imbalance=crew.loads.imbalance(crew.table, crew.members),
+            totals=self._commands.events.totals,
+            hot_keys=coordinator.loads.hot_keys,
+            imbalance=coordinator.loads.imbalance(coordinator.table, coordinator.members),
         )
-        return structs.replace(metrics, autoscale=self._controls.autoscaler.metrics)
+        return structs.replace(metrics, autoscale=self._commands.autoscaler.metrics)
 
     def _sample(self, now_s: float) -> None:
         """Take the figures that are due: for rates and loads, and for the autoscaler unless the run ends or tries new
         code.
         """
-        crew, autoscaler = self._crew, self._controls.autoscaler
+        coordinator, autoscaler = self._coordinator, self._commands.autoscaler
         if now_s >= self._metering.due_s:
-            figures = crew.group.figures()
-            self._metering.sample(crew.counts(), crew.group.counts(), figures)
-            self._controls.rates.add(self._metering.rates())
-            crew.measured(figures, self._metering.keys_busy())
+            figures = coordinator.group.figures()
+            self._metering.sample(coordinator.counts(), coordinator.group.counts(), figures)
+            self._commands.rates.add(self._metering.rates())
+            coordinator.measured(figures, self._metering.keys_busy())
         if now_s < autoscaler.due_s:
             return
-        if self._controls.is_stopping or self.trial is not None:
+        if self._commands.is_stopping or self.trial is not None:
             autoscaler.pause(now_s)
         else:
-            autoscaler.turn(crew, now_s)
+            autoscaler.turn(coordinator, now_s)
 
     def _last_metrics(self) -> None:
         """Publish the metrics before the workers are closed."""
-        if not self._controls.is_watched:
+        if not self._commands.is_watched:
             return
         with suppress(Exception):  # no job fails because of figures for people
-            self._controls.publish_metrics(self._measure(self._controls.known()))
+            self._commands.publish_metrics(self._measure(self._commands.known()))
 
     @property
     def workers(self) -> int:
         """The number of workers, after a rescale in progress."""
-        return len(self._crew.target)
+        return len(self._coordinator.target)
 
     def _enter(self, phase: str) -> None:
-        self._controls.note_snapshots(self._crew.snapshots)
-        self._controls.enter(phase, self.result(), len(self._crew.members))
+        self._commands.note_snapshots(self._coordinator.snapshots)
+        self._commands.enter(phase, self.result(), len(self._coordinator.members))
 
     def _loop(self, until: Callable[[Coordinator[G]], bool] | None, until_s: float | None) -> None:
-        crew, clock, controls, progress = self._crew, self._clock, self._controls, self._progress
-        controls.loop()
+        coordinator, clock, commands, progress = self._coordinator, self._clock, self._commands, self._progress
+        commands.loop()
         if self.trial is not None:
             self._hold_snapshots(held=True)
             self.trial.begin(clock.monotonic_s())
-        metering, autoscaler, group = self._metering, controls.autoscaler, crew.group
-        while group.busy or not crew.finished:  # a busy run is not asked
-            if controls.pending:
-                controls.obey(crew, self.result)
-                controls.answer_metrics(self._measure)
+        metering, autoscaler, group = self._metering, commands.autoscaler, coordinator.group
+        while group.busy or not coordinator.finished:  # a busy run is not asked
+            if commands.pending:
+                commands.obey(coordinator, self.result)
+                commands.answer_metrics(self._measure)
             now_s = clock.monotonic_s()
             if now_s >= metering.due_s or now_s >= autoscaler.due_s:
                 self._sample(now_s)
             if self.trial is not None:
                 self._try(self.trial)
-            crew.step(until_s=until_s if self.trial is None else self.trial.until_s)
+            coordinator.step(until_s=until_s if self.trial is None else self.trial.until_s)
             self._interrupts.check()
             if progress is not None and progress.due(clock.monotonic_s()):
-                progress.show(self.result(), self._measure(controls.known()))
-            if (until is not None and until(crew)) or (until_s is not None and clock.monotonic_s() >= until_s):
+                progress.show(self.result(), self._measure(commands.known()))
+            if (until is not None and until(coordinator)) or (until_s is not None and clock.monotonic_s() >= until_s):
                 return
         if self.trial is not None:
             self._pass()
         if progress is not None:
-            progress.show(self.result(), self._measure(controls.known()))
+            progress.show(self.result(), self._measure(commands.known()))
 
     def _try(self, trial: Trial) -> None:
         if trial.until_s is not None and self._clock.monotonic_s() >= trial.until_s:
@@ -216,8 +216,8 @@ class JobRun(Generic[G]):
         self.passed()
 
     def _hold_snapshots(self, *, held: bool) -> None:
-        if self._crew.snapshotting is not None:
-            self._crew.snapshotting.is_held = held
+        if self._coordinator.snapshotting is not None:
+            self._coordinator.snapshotting.is_held = held
 
     def _undo(self, error: BaseException) -> None:
         """Close the workers and discard uncommitted output; add failures of that as notes to ``error``."""
@@ -226,10 +226,10 @@ class JobRun(Generic[G]):
         for failure in self._commit.abort():
             error.add_note(public_text(failure))
         try:
-            self._crew.close()
+            self._coordinator.close()
         except Exception as failure:
             error.add_note(public_text(failure))
-        self._crew.events.failed(error)
+        self._coordinator.events.failed(error)
         if isinstance(error, JobEnded):
             error.result = self.result()
         if isinstance(error, KeyboardInterrupt):
@@ -237,7 +237,7 @@ class JobRun(Generic[G]):
 
     def _what_stays(self) -> str:
         """Describe what an interrupted run leaves."""
-        status = self._crew.snapshots
+        status = self._coordinator.snapshots
         if status is not None and status.last is not None:
             committed = "its sinks have committed what is in its last snapshot; " if self._commit.any else ""
             return f"{committed}it can resume from snapshot {status.last}"

@@ -48,7 +48,7 @@ class Executable(Protocol):
 
 def run_to_end(
     run: Executable,
-    controls: CommandQueue,
+    commands: CommandQueue,
     control: ControlSocket | None,
     observing: Observing | None = None,
     *,
@@ -56,11 +56,11 @@ def run_to_end(
 ) -> RunResult:
     """Execute ``run`` in this thread, release the job's name, then publish the outcome."""
     with redacting(redact_errors):
-        return _run_to_end(run, controls, control, observing)
+        return _run_to_end(run, commands, control, observing)
 
 
 def _run_to_end(
-    run: Executable, controls: CommandQueue, control: ControlSocket | None, observing: Observing | None
+    run: Executable, commands: CommandQueue, control: ControlSocket | None, observing: Observing | None
 ) -> RunResult:
     error: BaseException | None = None
     result: RunResult | None = None
@@ -73,8 +73,8 @@ def _run_to_end(
             raise
         raise error from None
     finally:
-        ending = JobOutcome.of(result or _counts(run, controls), error)
-        controls.announce(ending)
+        ending = JobOutcome.of(result or _counts(run, commands), error)
+        commands.announce(ending)
         if control is not None:
             control.await_followers()
             control.release()
@@ -82,7 +82,7 @@ def _run_to_end(
             if observing is not None:
                 observing.end(_failure_of(ending))
         finally:  # also after a Ctrl-C
-            controls.end(ending)
+            commands.end(ending)
         if control is not None:
             control.close()
 
@@ -93,14 +93,14 @@ class LocalJob:
     def __init__(
         self,
         run: Executable,
-        controls: CommandQueue,
+        commands: CommandQueue,
         *,
         control: bool,
         observers: Observers | None = None,
         redact_errors: bool = False,
     ) -> None:
-        self.name = controls.job
-        self._controls = controls
+        self.name = commands.job
+        self._commands = commands
         self._run = run
         self._redact_errors = redact_errors
         self._observing: Observing | None = None
@@ -111,21 +111,21 @@ class LocalJob:
                     f"another name",
                     job=self.name,
                 )
-            self._control = ControlSocket(controls.job, answering(controls)) if control else None
+            self._control = ControlSocket(commands.job, answering(commands)) if control else None
             self._process = os.getpid()
             self._thread = threading.Thread(target=self._work, name=f"malstrom-job-{self.name}", daemon=True)
             _HERE[self.name] = self
         try:
             if observers is not None:
-                self._observing = observers.begin(QueuedJob(controls))
+                self._observing = observers.begin(QueuedJob(commands))
             self._thread.start()
         except BaseException as error:  # such as too many threads, or an address that is taken
             self._free_name()
             ending = JobOutcome.of(run.result(), error)
-            controls.announce(ending)
+            commands.announce(ending)
             if self._observing is not None:
                 self._observing.end()
-            controls.end(ending)
+            commands.end(ending)
             self._mark_seen()
             raise
 
@@ -144,23 +144,23 @@ class LocalJob:
                 )
             timeout_s = 0.0
         try:
-            value = answer_of(self._controls, command, timeout_s)
+            value = answer_of(self._commands, command, timeout_s)
         except KeyboardInterrupt as error:
             error.add_note(still_running(self.name))
             raise
         if isinstance(value, JobOutcome) or (isinstance(value, JobStatus) and value.phase == "ended"):
             self._mark_seen()
-        return result_of(command, value, kept=self._controls.kept)
+        return result_of(command, value, kept=self._commands.kept)
 
     @property
     def has_ended(self) -> bool:
         """Whether the run has ended."""
-        return self._controls.ended.done()
+        return self._commands.ended.done()
 
     def abandon(self) -> None:
         """Stop the run because the program exits."""
         if self._process == os.getpid():
-            self._controls.abandon("the program that ran it has ended")
+            self._commands.abandon("the program that ran it has ended")
 
     def leave(self, until_s: float) -> None:
         """Wait until the run has ended or until ``until_s``, and print an outcome that no caller has seen."""
@@ -169,7 +169,7 @@ class LocalJob:
         self._thread.join(max(0.0, until_s - SystemClock().monotonic_s()))
         if self._thread.is_alive() and self._control is not None:
             self._control.release()
-        error = self._controls.ended.result().public_error() if self.has_ended else None
+        error = self._commands.ended.result().public_error() if self.has_ended else None
         if not self.has_ended:
             print_notice(f"job {self.name!r} did not stop within {_EXIT_S:g} s, and ends with the program")
         elif error is not None:
@@ -177,7 +177,7 @@ class LocalJob:
 
     def _work(self) -> None:
         try:
-            run_to_end(self._run, self._controls, self._control, self._observing, redact_errors=self._redact_errors)
+            run_to_end(self._run, self._commands, self._control, self._observing, redact_errors=self._redact_errors)
         except MalstromError as error:
             without_internals(error)  # their frames would keep the whole run alive
         except BaseException:
@@ -230,11 +230,11 @@ def _failure_of(ending: JobOutcome) -> str | None:
     return str(ending.public_error()) if ending.how == "failed" else None
 
 
-def _counts(run: Executable, controls: CommandQueue) -> RunResult:
+def _counts(run: Executable, commands: CommandQueue) -> RunResult:
     try:
         return run.result()
     except Exception:
-        return controls.known().counts  # an error here must not keep the outcome from the waiters
+        return commands.known().counts  # an error here must not keep the outcome from the waiters
 
 
 def _bounded(timeout_s: float | None) -> float | None:

@@ -30,7 +30,7 @@ from malstrom_py.workers.control.server import ControlSocket, answering
 from malstrom_py.workers.coordinator.autoscaler import check_autoscale
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator, G
-from malstrom_py.workers.coordinator.recovery import SnapshotUse, begun_again, keeping_of, warn_of_reading_again
+from malstrom_py.workers.coordinator.recovery import SnapshotUse, begun_again, snapshot_use_of, warn_of_reading_again
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.monitoring.dashboard import Dashboard
 from malstrom_py.workers.monitoring.observers import Observers
@@ -58,7 +58,7 @@ class JobRuns(Protocol[G]):
         plan: Plan,
         workers: int,
         clock: Clock,
-        keeping: SnapshotUse | None,
+        snapshot_use: SnapshotUse | None,
         log: EventLog | None = None,
         *,
         is_again: bool = False,
@@ -103,8 +103,8 @@ class LocalRuntime(Generic[G]):
         self._clock = clock
         self._progress = progress
         self._checks = checks
-        self._keeping = keeping_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
-        self._restart = restart_of(restart, kept=self._keeping is not None)
+        self._snapshot_use = snapshot_use_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
+        self._restart = restart_of(restart, kept=self._snapshot_use is not None)
 
     def run(
         self, job: Job, *, control: bool = False, stop_on_sigterm: bool = False, stop_timeout_s: float = STOP_S
@@ -124,21 +124,21 @@ class LocalRuntime(Generic[G]):
         try:
             refuse_in_coroutine(f"{self._name}.run")
             plan = check_job(job, f"{self._name}.run").plan()
-            controls = CommandQueue(plan.job, kept=self._keeping is not None)
-            controls.is_watched = control or self._observers.any
-            run = self._controlled(plan, controls, progress_for(plan, self._progress))
+            commands = CommandQueue(plan.job, kept=self._snapshot_use is not None)
+            commands.is_watched = control or self._observers.any
+            run = self._controlled(plan, commands, progress_for(plan, self._progress))
             stopping = None
             if stop_on_sigterm:
-                stop = partial(controls.stop, drain=None)
-                stopping = PlannedStop(stop, abandon=controls.abandon, limit_s=stop_timeout_s)
+                stop = partial(commands.stop, drain=None)
+                stopping = PlannedStop(stop, abandon=commands.abandon, limit_s=stop_timeout_s)
             with ExitStack() as on_failure, stopping or nullcontext():
-                socket = ControlSocket(controls.job, answering(controls)) if control else None
+                socket = ControlSocket(commands.job, answering(commands)) if control else None
                 if socket is not None:
                     on_failure.callback(socket.close)
                     on_failure.callback(socket.release)
-                observing = self._observers.begin(QueuedJob(controls))
+                observing = self._observers.begin(QueuedJob(commands))
                 on_failure.pop_all()  # from now on the run closes both
-                return run_to_end(run, controls, socket, observing, redact_errors=self._redact_errors)
+                return run_to_end(run, commands, socket, observing, redact_errors=self._redact_errors)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
@@ -166,29 +166,29 @@ class LocalRuntime(Generic[G]):
         """
         try:
             plan = check_job(job, f"{self._name}.start").plan()
-            controls = CommandQueue(plan.job, kept=self._keeping is not None)
-            run = self._controlled(plan, controls, progress_for(plan, self._progress is True))
+            commands = CommandQueue(plan.job, kept=self._snapshot_use is not None)
+            run = self._controlled(plan, commands, progress_for(plan, self._progress is True))
             observers, redact_errors = self._observers, self._redact_errors
-            return JobHandle(LocalJob(run, controls, control=control, observers=observers, redact_errors=redact_errors))
+            return JobHandle(LocalJob(run, commands, control=control, observers=observers, redact_errors=redact_errors))
         except MalstromError as error:
             raise outermost(error) from error.__cause__
 
-    def _controlled(self, plan: Plan, controls: CommandQueue, progress: Progress | None) -> Supervisor[JobRun[G]]:
-        clock = WakefulClock(controls) if type(self._clock) is SystemClock else self._clock
-        warn_of_reading_again(plan, self._keeping)
-        controls.autoscaler.set(self._autoscale, is_start=True)
-        keeping, crew, reloads, runs = self._keeping, None, self._reloads(plan), self._runs_of_job()
+    def _controlled(self, plan: Plan, commands: CommandQueue, progress: Progress | None) -> Supervisor[JobRun[G]]:
+        clock = WakefulClock(commands) if type(self._clock) is SystemClock else self._clock
+        warn_of_reading_again(plan, self._snapshot_use)
+        commands.autoscaler.set(self._autoscale, is_start=True)
+        snapshot_use, coordinator, reloads, runs = self._snapshot_use, None, self._reloads(plan), self._runs_of_job()
 
         def make(again: bool, workers: int | None) -> JobRun[G]:
-            nonlocal keeping, crew
-            if again and crew is not None:
-                keeping = begun_again(keeping, crew.snapshots, finished=crew.kept is not None)
-            crew = runs.coordinator(
-                reloads.plan, workers or self._workers, clock, keeping, controls.events, is_again=again
+            nonlocal snapshot_use, coordinator
+            if again and coordinator is not None:
+                snapshot_use = begun_again(snapshot_use, coordinator.snapshots, finished=coordinator.kept is not None)
+            coordinator = runs.coordinator(
+                reloads.plan, workers or self._workers, clock, snapshot_use, commands.events, is_again=again
             )
-            return JobRun(reloads.plan, crew, clock, controls=controls, progress=progress)
+            return JobRun(reloads.plan, coordinator, clock, commands=commands, progress=progress)
 
-        return Supervisor(make, controls, self._restart, clock, at_end=runs.close, reloads=reloads)
+        return Supervisor(make, commands, self._restart, clock, at_end=runs.close, reloads=reloads)
 
     @property
     def _name(self) -> str:
@@ -204,13 +204,13 @@ class LocalRuntime(Generic[G]):
 
 
 class WakefulClock(SystemClock):
-    """The system clock, whose sleep ends early when a command arrives in ``controls``."""
+    """The system clock, whose sleep ends early when a command arrives in ``commands``."""
 
-    def __init__(self, controls: CommandQueue) -> None:
-        self._controls = controls
+    def __init__(self, commands: CommandQueue) -> None:
+        self._commands = commands
 
     def sleep_s(self, duration_s: float) -> None:
-        wake = self._controls.wake
+        wake = self._commands.wake
         if wake.wait(duration_s):
             wake.clear()
 

@@ -145,7 +145,7 @@ class Supervisor(Generic[R]):
     def __init__(
         self,
         make: Callable[[bool, int | None], R],
-        controls: CommandQueue,
+        commands: CommandQueue,
         restart: Restart,
         clock: Clock,
         failures: RestartBudget | None = None,
@@ -154,13 +154,13 @@ class Supervisor(Generic[R]):
         reloads: HotReload | None = None,
     ) -> None:
         self._make = make
-        self._controls = controls
+        self._commands = commands
         self._restart = restart
         self._failures = failures or RestartBudget(restart)
         self._clock = clock
         self._restarted = restarted
         self._at_end = at_end
-        self._reloads = controls.reloads = reloads
+        self._reloads = commands.reloads = reloads
         self._again = False
         self.restarts = 0
         self.now = make(False, None)
@@ -196,7 +196,7 @@ class Supervisor(Generic[R]):
         """Make the next run, from the snapshot of the cut, with the new code."""
         assert self._reloads is not None
         self._reloads.install(trial.prepared)
-        self._controls.events.emit(Reload(trial.command.step, trial.snapshot))
+        self._commands.events.emit(Reload(trial.command.step, trial.snapshot))
         self._next_run(trial)
 
     def _roll_back(self, trial: Trial, error: Exception) -> None:
@@ -210,14 +210,14 @@ class Supervisor(Generic[R]):
         )
         failure.__cause__ = error
         step = trial.command.step
-        log(_LOG, logging.WARNING, "job %s: %s", *(self._controls.job, failure), job=self._controls.job, step=step)
-        self._controls.events.emit(Error(str(failure)))
+        log(_LOG, logging.WARNING, "job %s: %s", *(self._commands.job, failure), job=self._commands.job, step=step)
+        self._commands.events.emit(Error(str(failure)))
         self._next_run(None)
-        self._controls.tried(failure)
+        self._commands.tried(failure)
 
     def _next_run(self, trial: Trial | None) -> None:
         run = self.now
-        self._controls.recover(run.result(), run.workers, times=0)
+        self._commands.recover(run.result(), run.workers, times=0)
         self._again = True
         self.now = self._make(True, run.workers)
         self.now.trial, self.now.passed = trial, self._passed(trial)
@@ -227,26 +227,26 @@ class Supervisor(Generic[R]):
             if trial is not None and self._reloads is not None:
                 self._reloads.confirm()
                 modules = tuple(sorted(trial.prepared.modules))
-                self._controls.tried(ReloadReport(trial.command.step, modules, trial.snapshot, trial.pause_s))
+                self._commands.tried(ReloadReport(trial.command.step, modules, trial.snapshot, trial.pause_s))
 
         return passed
 
     def _starts_again(self, result: RunResult) -> bool:
         """Pause after a finished run, and return whether another follows."""
-        if self._restart.when != "always" or self._controls.is_stopping:
+        if self._restart.when != "always" or self._commands.is_stopping:
             return False
         pause_s = self._failures.pause_s(self._clock.monotonic_s())
         if pause_s is None:
             return False
         self._again = True
         self._log_restart(logging.INFO, "job %s has finished and restarts in %g s: %s", pause_s, "to read what is new")
-        self._controls.events.emit(Restarting("", pause_s))
-        self._controls.recover(result, self.now.workers)
+        self._commands.events.emit(Restarting("", pause_s))
+        self._commands.recover(result, self.now.workers)
         try:
-            wait_out(pause_s, self._controls, self._clock)
+            wait_out(pause_s, self._commands, self._clock)
         except JobEnded:  # all is committed, so a stop without drain also leaves a finished job
             return False
-        return not self._controls.is_stopping
+        return not self._commands.is_stopping
 
     def _wait_or_raise(self, error: Exception) -> None:
         run = self.now
@@ -263,27 +263,27 @@ class Supervisor(Generic[R]):
             raise error
         why = public_text(error)
         try:
-            self._controls.refuse_if_stopped()
+            self._commands.refuse_if_stopped()
         except JobEnded as ended:
             ended.add_note(f"the job failed while it was being stopped: {why}")
             raise ended from error
         self._log_restart(
             logging.WARNING, "job %s failed and restarts from its last snapshot in %g s: %s", pause_s, why
         )
-        self._controls.events.emit(Restarting(why, pause_s))
-        self._controls.recover(run.result(), run.workers)
-        wait_out(pause_s, self._controls, self._clock)
+        self._commands.events.emit(Restarting(why, pause_s))
+        self._commands.recover(run.result(), run.workers)
+        wait_out(pause_s, self._commands, self._clock)
 
     def _log_restart(self, level: int, message: str, pause_s: float, why: str) -> None:
-        job, number = self._controls.job, self.restarts + 1
+        job, number = self._commands.job, self.restarts + 1
         ending = f"{message} (restart %d)"
         log(_LOG, level, ending, *(job, pause_s, why, number), job=job, why=why, pause_s=pause_s, restart=number)
 
 
-def wait_out(pause_s: float, controls: CommandQueue, clock: Clock) -> None:
+def wait_out(pause_s: float, commands: CommandQueue, clock: Clock) -> None:
     """Pause before a restart. A stop with drain and a reload end the pause; a stop without drain raises `JobEnded`."""
     until_s = clock.monotonic_s() + pause_s
-    controls.refuse_if_stopped()
-    while (left_s := until_s - clock.monotonic_s()) > 0 and not (controls.is_stopping or controls.wants_reload):
+    commands.refuse_if_stopped()
+    while (left_s := until_s - clock.monotonic_s()) > 0 and not (commands.is_stopping or commands.wants_reload):
         clock.sleep_s(min(left_s, _NAP_S))
-        controls.refuse_if_stopped()
+        commands.refuse_if_stopped()

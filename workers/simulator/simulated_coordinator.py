@@ -111,7 +111,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
             group,
             workers=workers,
             clock=clock,
-            keeping=None if saving is None else saving.keeping,
+            snapshot_use=None if saving is None else saving.snapshot_use,
             commits=SimulatedCommits(plan.job, build_sinks(plan, clock), clock.now_s()),
             background=None if saving is None else lambda: saving.background,
             calling=DirectBackground,

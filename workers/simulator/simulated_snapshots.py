@@ -168,13 +168,13 @@ class SimulatedCommits(SinkCommits):
 
 
 class SimulatedSnapshots:
-    """The snapshots of one run, as ``keeping`` says. ``dead_writes``: pending writes of earlier runs; ``is_recovery``:
-    there was an earlier run.
+    """The snapshots of one run, as ``snapshot_use`` says. ``dead_writes``: pending writes of earlier runs;
+    ``is_recovery``: there was an earlier run.
     """
 
     def __init__(
         self,
-        keeping: SnapshotUse,
+        snapshot_use: SnapshotUse,
         chance: RandomSchedule,
         coverage: Coverage,
         dead_writes: list[Work],
@@ -184,8 +184,8 @@ class SimulatedSnapshots:
         self.background = SimulatedBackground()
         self.is_recovery = is_recovery
         self.dead_writes = dead_writes
-        store = SimulatedStore(keeping.snapshots.store(), self._before)
-        self.keeping = replace(keeping, snapshots=replace(keeping.snapshots, uri=store))
+        store = SimulatedStore(snapshot_use.snapshots.store(), self._before)
+        self.snapshot_use = replace(snapshot_use, snapshots=replace(snapshot_use.snapshots, uri=store))
         self._schedule = chance
         self._coverage = coverage
         self._begins = False

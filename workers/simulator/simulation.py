@@ -20,7 +20,7 @@ from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.coordinator.autoscaler import check_autoscale
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
-from malstrom_py.workers.coordinator.recovery import LATEST, SnapshotUse, begun_again, keeping_of
+from malstrom_py.workers.coordinator.recovery import LATEST, SnapshotUse, begun_again, snapshot_use_of
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.monitoring.observers import Observers
@@ -132,8 +132,8 @@ class Simulation:
         self._clock = clock
         self._checks = checks
         self._may_keep = snapshots is None
-        self._keeping = keeping_of(snapshots or None, resume=resume, allow_dropped_state=allow_dropped_state)
-        if self._keeping is not None and not self._keeping.snapshots.is_in_store:
+        self._snapshot_use = snapshot_use_of(snapshots or None, resume=resume, allow_dropped_state=allow_dropped_state)
+        if self._snapshot_use is not None and not self._snapshot_use.snapshots.is_in_store:
             raise PlanError(
                 "Simulation: snapshots must be kept in a store, mp.Snapshots(uri), because a crash may occur between "
                 "any two of its operations; test a checkpointer of your own with check_checkpointer"
@@ -143,10 +143,10 @@ class Simulation:
         """Run ``job`` to its end, then commit its sinks. An error bears a note that says how to have it again."""
         plan = check_job(job, "Simulation.run").plan()
         try:
-            controls = CommandQueue(plan.job)
-            runs = self._runs(plan, controls)
-            observing = self._observers.begin(QueuedJob(controls))
-            run_to_end(runs, controls, None, observing, redact_errors=self._redact_errors)
+            commands = CommandQueue(plan.job)
+            runs = self._runs(plan, commands)
+            observing = self._observers.begin(QueuedJob(commands))
+            run_to_end(runs, commands, None, observing, redact_errors=self._redact_errors)
             return runs.ended
         except MalstromError as error:
             error.add_note(f"simulated: have it again with Simulation(workers={self._workers}, seed={self._seed}, …)")
@@ -157,20 +157,20 @@ class Simulation:
         timing of these commands, and is not reproducible.
         """
         plan = check_job(job, "Simulation.start").plan()
-        controls = CommandQueue(plan.job)
-        runs, observers, redact_errors = self._runs(plan, controls), self._observers, self._redact_errors
-        return JobHandle(LocalJob(runs, controls, control=False, observers=observers, redact_errors=redact_errors))
+        commands = CommandQueue(plan.job)
+        runs, observers, redact_errors = self._runs(plan, commands), self._observers, self._redact_errors
+        return JobHandle(LocalJob(runs, commands, control=False, observers=observers, redact_errors=redact_errors))
 
-    def _runs(self, plan: Plan, controls: CommandQueue) -> _Incarnations:
-        controls.autoscaler.set(self._autoscale, is_start=True)
+    def _runs(self, plan: Plan, commands: CommandQueue) -> _Incarnations:
+        commands.autoscaler.set(self._autoscale, is_start=True)
         chance, coverage = RandomSchedule(self._seed), Coverage()
         batching, drawn = chance.batching(), chance.snapshots()
-        keeping = self._keeping or (SnapshotUse(drawn) if drawn is not None and self._may_keep else None)
+        snapshot_use = self._snapshot_use or (SnapshotUse(drawn) if drawn is not None and self._may_keep else None)
         rescales = chance.rescales(self._rescales)
         rescales = sorted([*rescales, *chance.rebalances(len(rescales))], key=lambda asked: asked.turn)
         runs = _Incarnations(
             plan,
-            controls,
+            commands,
             chance,
             coverage,
             workers=self._workers,
@@ -178,9 +178,9 @@ class Simulation:
             clock=self._clock or VirtualClock(_START_S),
             checks=self._checks,
             rescales=rescales,
-            crashes=chance.crashes(self._crashes, kept=keeping is not None),
-            keeping=keeping,
-            wanted=[] if keeping is None else chance.wanted(),
+            crashes=chance.crashes(self._crashes, kept=snapshot_use is not None),
+            snapshot_use=snapshot_use,
+            wanted=[] if snapshot_use is None else chance.wanted(),
             row_cost_s=self._row_cost_s,
         )
         if self._crashes == 0 or (self._crashes is None and not runs.forgets):
@@ -194,7 +194,7 @@ class _Incarnations:
     def __init__(
         self,
         plan: Plan,
-        controls: CommandQueue,
+        commands: CommandQueue,
         chance: RandomSchedule,
         coverage: Coverage,
         *,
@@ -204,12 +204,12 @@ class _Incarnations:
         checks: bool,
         rescales: list[ScheduledRescale],
         crashes: list[ScheduledCrash],
-        keeping: SnapshotUse | None,
+        snapshot_use: SnapshotUse | None,
         wanted: list[ScheduledSnapshot],
         row_cost_s: float,
     ) -> None:
         self._plan = plan
-        self._controls = controls
+        self._commands = commands
         self._schedule = chance
         self._coverage = coverage
         self._workers = workers
@@ -218,12 +218,12 @@ class _Incarnations:
         self._checks = checks
         self._rescales = rescales
         self.crashes = crashes
-        self._keeping = keeping
+        self._snapshot_use = snapshot_use
         self._wanted = wanted
         self._row_cost_s = row_cost_s
         self._dead_writes: list[Work] = []
         self._traces: list[str] = []
-        self._crew, self._now = self._new({})
+        self._coordinator, self._now = self._new({})
 
     @property
     def forgets(self) -> bool:
@@ -246,15 +246,15 @@ class _Incarnations:
             try:
                 result = self._now.execute()
             except SimulatedCrash as crash:
-                self._controls.events.emit(Restarting("" if isinstance(crash, SimulatedStop) else str(crash), 0.0))
-                self._traces.append(self._crew.trace)
-                if self._keeping is not None:
+                self._commands.events.emit(Restarting("" if isinstance(crash, SimulatedStop) else str(crash), 0.0))
+                self._traces.append(self._coordinator.trace)
+                if self._snapshot_use is not None:
                     if self._now.has_begun:
-                        self._keeping = begun_again(self._keeping, self._crew.snapshots)
+                        self._snapshot_use = begun_again(self._snapshot_use, self._coordinator.snapshots)
                     self._workers = self._schedule.size()
-                self._crew, self._now = self._new(self._crew.on_its_way)
+                self._coordinator, self._now = self._new(self._coordinator.on_its_way)
             else:
-                traces = [*self._traces, self._crew.trace]
+                traces = [*self._traces, self._coordinator.trace]
                 counts = {field.name: getattr(result, field.name) for field in fields(result)}
                 self.ended = SimulatedResult(
                     **counts, hits=dict(self._coverage.hits), trace=":".join(traces), incarnations=len(traces)
@@ -266,7 +266,7 @@ class _Incarnations:
         return self._now.result()
 
     def _new(self, zombies: Queues) -> tuple[SimulatedCoordinator, JobRun[SimulatedWorkers]]:
-        crew = SimulatedCoordinator(
+        coordinator = SimulatedCoordinator(
             self._plan,
             self._schedule,
             self._coverage,
@@ -280,13 +280,15 @@ class _Incarnations:
             zombies=zombies,
             saving=self._saving(),
             wanted=self._wanted,
-            log=self._controls.events,
+            log=self._commands.events,
             row_cost_s=self._row_cost_s,
         )
-        return crew, JobRun(self._plan, crew, self._clock, controls=self._controls)
+        return coordinator, JobRun(self._plan, coordinator, self._clock, commands=self._commands)
 
     def _saving(self) -> SimulatedSnapshots | None:
-        if self._keeping is None:
+        if self._snapshot_use is None:
             return None
         again = bool(self._traces)
-        return SimulatedSnapshots(self._keeping, self._schedule, self._coverage, self._dead_writes, is_recovery=again)
+        return SimulatedSnapshots(
+            self._snapshot_use, self._schedule, self._coverage, self._dead_writes, is_recovery=again
+        )

@@ -263,32 +263,32 @@ def _require(holds: bool, what: str) -> None:
 def _run(plan: Plan, store: WatchedStore, course: Course, clock_s: float) -> None:
     """Run the job as one process does, from the claim to its end."""
     clock = VirtualClock(clock_s)
-    keeping = SnapshotUse(mp.Snapshots(store, interval_s=None, keep=3))
+    snapshot_use = SnapshotUse(mp.Snapshots(store, interval_s=None, keep=3))
     wake = threading.Event()
     background = InlineBackground(wake)
-    crew = local_run(
+    coordinator = local_run(
         plan,
         workers=course.workers,
         batching=mp.Batching(rows_max=2),
         clock=clock,
-        keeping=keeping,
+        snapshot_use=snapshot_use,
         background=lambda: background,
         checks=False,
     )
-    crew.group.wake = wake
+    coordinator.group.wake = wake
     turns = 0
 
-    def turn(crew: Coordinator[LocalWorkers]) -> bool:
+    def turn(coordinator: Coordinator[LocalWorkers]) -> bool:
         nonlocal turns
         turns += 1
         clock.advance(0.001)
         if turns in course.snapshots:
-            crew.snapshot(_ended)
+            coordinator.snapshot(_ended)
         if turns in course.rescales:
-            crew.rescale(course.rescales[turns], _ended)
+            coordinator.rescale(course.rescales[turns], _ended)
         return False
 
-    JobRun(plan, crew, clock).execute(turn)
+    JobRun(plan, coordinator, clock).execute(turn)
 
 
 def _ended(result: object) -> None:

@@ -216,7 +216,7 @@ class Run:
             self.driven.replace([], cell.after)
         else:
             self.driven.rescale(cell.after)
-        self.until(lambda: self.driven.crew.phase not in {"steady", "barrier"}, "the beginning of the rescale")
+        self.until(lambda: self.driven.coordinator.phase not in {"steady", "barrier"}, "the beginning of the rescale")
 
     def flow(self, version: int, least: int) -> None:
         """Let every stage take at least so many records in ``version``."""

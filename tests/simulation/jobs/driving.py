@@ -106,45 +106,45 @@ class Driven:
         self._batching = batching
         self._checks = checks
         self._case = Case("driven", layout, feds, slots)
-        self._keeping = None if snapshots is None else SnapshotUse(snapshots)
+        self._snapshot_use = None if snapshots is None else SnapshotUse(snapshots)
         self._dead_writes: list[Work] = []
         self.plan = self._case.job(kept=snapshots is not None).plan()
-        self.crew = self._started(workers, {})
+        self.coordinator = self._started(workers, {})
 
     @property
     def actions(self) -> list[Hashable]:
         """Who may work, by number, the ways on which something is, and what is to be done for snapshots."""
-        return [*self.crew.busy, *self.crew.ways, *self.crew.chores]
+        return [*self.coordinator.busy, *self.coordinator.ways, *self.coordinator.chores]
 
     def turn(self) -> None:
         """Let chance decide on one thing."""
-        self.crew.step()
+        self.coordinator.step()
 
     def work(self, number: int) -> None:
         """Let one of those work that may."""
-        self.crew.work(chosen(self.chance.awake(self.crew.busy), number))
+        self.coordinator.work(chosen(self.chance.awake(self.coordinator.busy), number))
 
     def deliver(self, number: int) -> None:
         """Let something arrive, on one of the ways on which something is."""
-        self.crew.arrive(chosen(self.chance.awake(self.crew.ways), number))
+        self.coordinator.arrive(chosen(self.chance.awake(self.coordinator.ways), number))
 
     def write(self, number: int) -> None:
         """Let one thing be done for snapshots."""
-        self.crew.do(chosen(self.chance.awake(self.crew.chores), number))
+        self.coordinator.do(chosen(self.chance.awake(self.coordinator.chores), number))
 
     def snapshot(self) -> None:
         """Ask for a snapshot."""
-        self.crew.snapshot(lambda ended: None)
+        self.coordinator.snapshot(lambda ended: None)
 
     def rescale(self, size: int) -> None:
         """Ask for ``size`` workers; the youngest leave first."""
         self.asked.append(size)
-        self.crew.rescale(size, self._done)
+        self.coordinator.rescale(size, self._done)
 
     def replace(self, kept: Sequence[int], size: int) -> None:
         """Ask for ``size`` workers: ``kept`` of those that are there or will be, and new ones."""
         self.asked.append(size)
-        self.crew.replace(kept, size, self._done)
+        self.coordinator.replace(kept, size, self._done)
 
     def _done(self, ended: RescaleReport | MalstromError) -> None:
         assert isinstance(ended, RescaleReport)
@@ -152,11 +152,11 @@ class Driven:
 
     def crash(self, who: str, workers: int) -> None:
         """Lose ``who``; the job resumes from its last snapshot, or starts over, with ``workers`` workers."""
-        self._begin_again(lambda: self.crew.crash(who), workers)
+        self._begin_again(lambda: self.coordinator.crash(who), workers)
 
     def stop(self, workers: int) -> None:
         """Stop the job after one more snapshot; it resumes from there with ``workers`` workers."""
-        self.crew.stop()
+        self.coordinator.stop()
 
         def turns() -> None:
             for _ in range(TURNS_MAX):
@@ -168,13 +168,13 @@ class Driven:
         try:
             ends()
         except SimulatedCrash:
-            errors = self.crew.commit.abort()
-            self.crew.close()
+            errors = self.coordinator.commit.abort()
+            self.coordinator.close()
             require(not errors, f"closing after the end of a run: {errors}")
         else:
-            require(False, f"{TURNS_MAX} turns, and the job has not stopped: {self.crew.phase}")
+            require(False, f"{TURNS_MAX} turns, and the job has not stopped: {self.coordinator.phase}")
         self.reports, self.asked = [], []
-        self.crew = self._started(workers, self.crew.on_its_way)
+        self.coordinator = self._started(workers, self.coordinator.on_its_way)
 
     def end(self) -> None:
         """Feed nothing more, let the job finish, and compare its output with the oracle."""
@@ -182,10 +182,10 @@ class Driven:
             fed.end()
         self.chance.hurry()
         for _ in range(TURNS_MAX):
-            if self.crew.finished:
+            if self.coordinator.finished:
                 break
             self.turn()
-        require(self.crew.finished, f"{TURNS_MAX} turns without an end (P8): {self.crew.phase}")
+        require(self.coordinator.finished, f"{TURNS_MAX} turns without an end (P8): {self.coordinator.phase}")
         self._commit()
         self.check()
 
@@ -202,29 +202,29 @@ class Driven:
         self.coverage.hits["window fired"] += sum(len(outcome.rows.get(sink, ())) for sink in fired)
         require(len(self.reports) == len(self.asked), f"{len(self.asked)} requests, {len(self.reports)} reports (R9)")
         if self.asked:
-            members = self.crew.members
+            members = self.coordinator.members
             require(len(members) == self.asked[-1], f"workers {members}, though {self.asked[-1]} were asked for (R9)")
 
     def _commit(self) -> None:
         """What a run does when it has ended."""
-        crew = self.crew
-        if self._keeping is not None:
-            crew.finish()
-            while crew.kept is None:
+        coordinator = self.coordinator
+        if self._snapshot_use is not None:
+            coordinator.finish()
+            while coordinator.kept is None:
                 self.turn()
-            crew.close()
+            coordinator.close()
             return
-        crew.pre_commit()
-        crew.commit.commit()
-        crew.close()
+        coordinator.pre_commit()
+        coordinator.commit.commit()
+        coordinator.close()
 
     def _started(self, workers: int, zombies: Queues) -> SimulatedCoordinator:
         self.incarnation += 1
-        keeping, again = self._keeping, self.incarnation > 1
+        snapshot_use, again = self._snapshot_use, self.incarnation > 1
         saving = None
-        if keeping is not None:
-            saving = SimulatedSnapshots(keeping, self.chance, self.coverage, self._dead_writes, is_recovery=again)
-        crew = SimulatedCoordinator(
+        if snapshot_use is not None:
+            saving = SimulatedSnapshots(snapshot_use, self.chance, self.coverage, self._dead_writes, is_recovery=again)
+        coordinator = SimulatedCoordinator(
             self.plan,
             self.chance,
             self.coverage,
@@ -238,6 +238,6 @@ class Driven:
             zombies=zombies,
             saving=saving,
         )
-        crew.begin()
-        crew.open()
-        return crew
+        coordinator.begin()
+        coordinator.open()
+        return coordinator

@@ -118,14 +118,14 @@ class Machine(RuleBasedStateMachine):
 
     # -- actions --
 
-    @precondition(lambda self: self.feds and self.driven.crew.busy)
+    @precondition(lambda self: self.feds and self.driven.coordinator.busy)
     @rule(worker=_ANY)
     def work(self, worker: int) -> None:
         """A worker takes a step."""
         with self.noted():
             self.driven.work(worker)
 
-    @precondition(lambda self: self.feds and self.driven.crew.ways)
+    @precondition(lambda self: self.feds and self.driven.coordinator.ways)
     @rule(way=_ANY)
     def deliver(self, way: int) -> None:
         """What has been sent first on some way arrives."""
@@ -148,7 +148,7 @@ class Machine(RuleBasedStateMachine):
     @rule(duration_s=st.sampled_from([0.001, 0.02, 0.2]))
     def tick(self, duration_s: float) -> None:
         """Time passes."""
-        self.driven.crew.pass_s(duration_s)
+        self.driven.coordinator.pass_s(duration_s)
 
     # -- what is asked for, and what breaks --
 
@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
     @rule(size=_SIZE, leavers=st.sets(st.integers(0, SIZE_MAX - 1)))
     def replace(self, size: int, leavers: set[int]) -> None:
         """Rescale to ``size`` workers, without the workers at the given places."""
-        kept = [worker for at, worker in enumerate(self.driven.crew.target) if at not in leavers]
+        kept = [worker for at, worker in enumerate(self.driven.coordinator.target) if at not in leavers]
         with self.noted():
             self.driven.replace(kept[:size], size)
 
@@ -259,7 +259,7 @@ class Kept(Machine):
         with self.noted():
             self.driven.stop(workers)
 
-    @precondition(lambda self: self.feds and self.driven.crew.chores)
+    @precondition(lambda self: self.feds and self.driven.coordinator.chores)
     @rule(chore=_ANY)
     def write(self, chore: int) -> None:
         """One of the things that there are to be done for snapshots is done, also by those who are dead."""

@@ -114,11 +114,11 @@ class ProtocolWatch:
         yield LocalWorkers, "send", self.ordered
         yield LocalWorkers, "remove", self.removed
 
-    def begun(self, right: Watch, crew: LocalWorkers, *given: Any, **named: Any) -> None:
+    def begun(self, right: Watch, coordinator: LocalWorkers, *given: Any, **named: Any) -> None:
         """The job starts, perhaps after a loss: what was in flight does not matter any more."""
         for record in (self._lines, self._exchanges, self._feeds, self._taken, self._allowed):
             record.clear()
-        right(crew, *given, **named)
+        right(coordinator, *given, **named)
 
     # -- channels --
 

@@ -150,7 +150,9 @@ def have_reached(driven: Driven, time: int) -> bool:
     """Whether both stages have reached ``time`` on all workers."""
     frontiers = driven._case.seen.frontiers
     return all(
-        frontiers.get((stage, worker), [-1])[-1] >= time for stage in ("a-in", "b-in") for worker in driven.crew.members
+        frontiers.get((stage, worker), [-1])[-1] >= time
+        for stage in ("a-in", "b-in")
+        for worker in driven.coordinator.members
     )
 
 
@@ -256,7 +258,7 @@ def late_of_one_that_wakes() -> int:
     fed = Fed("s", parts={"0": (), "1": (), "2": ()})
     layout = Layout((LAYOUT.heads[0],), (Stage("a", (Way("s"),), kind="windows", window=WIDTH),)).finished()
     driven = Driven(layout, {"s": fed}, Steered(1, tick=0.05), workers=3, slots=16, batching=mp.Batching())
-    readers = {worker: part for (_, part), worker in driven.crew.readers.items()}
+    readers = {worker: part for (_, part), worker in driven.coordinator.readers.items()}
     assert len(readers) == 3
     for time in range(100, 200):
         fed.feed(readers[0], 0, time)
@@ -299,7 +301,7 @@ def late_in_a_silence() -> int:
     fed = Fed("s", parts={"0": (), "1": (), "2": ()}, more=more)
     layout = Layout((LAYOUT.heads[0],), (Stage("a", (Way("s"),), kind="windows", window=WIDTH),)).finished()
     driven = Driven(layout, {"s": fed}, Steered(1, tick=0.05), workers=3, slots=16, batching=mp.Batching())
-    readers |= {worker: part for (_, part), worker in driven.crew.readers.items()}
+    readers |= {worker: part for (_, part), worker in driven.coordinator.readers.items()}
     fed.feed(readers[0], 0, 1_000_000)
     until(driven, partial(all_at, driven, 2 * SILENCE))
     fed.feed(readers[2], 2, now_ms())

@@ -37,7 +37,7 @@ def saving() -> Driven:
 def test_a_snapshot_has_its_time_however_long_after_the_one_before_it_is_asked_for() -> None:
     driven = saving()
     for made in (1, 2):
-        driven.crew.pass_s(2 * SAVE_DEADLINE_S)
+        driven.coordinator.pass_s(2 * SAVE_DEADLINE_S)
         driven.snapshot()
         until(driven, lambda made=made: driven.coverage.hits["snapshot completed"] == made)  # type: ignore[misc]
     driven.end()
@@ -47,9 +47,9 @@ def test_a_store_that_does_not_answer_ends_the_run() -> None:
     driven = saving()
     driven.chance.held_back = lambda action: isinstance(action, tuple) and action[0] == "write"
     driven.snapshot()
-    until(driven, lambda: driven.crew.phase == "barrier")
-    until(driven, lambda: driven.crew.phase == "steady")
-    driven.crew.turn()
-    driven.crew.pass_s(SAVE_DEADLINE_S + 1)
+    until(driven, lambda: driven.coordinator.phase == "barrier")
+    until(driven, lambda: driven.coordinator.phase == "steady")
+    driven.coordinator.turn()
+    driven.coordinator.pass_s(SAVE_DEADLINE_S + 1)
     with pytest.raises(mp.MalstromError, match="has not been written to MemoryStore"):
-        driven.crew.turn()
+        driven.coordinator.turn()

@@ -470,13 +470,13 @@ CODEC = Codec()
 
 def test_all_of_an_image_comes_back() -> None:
     batches = [Batch([1, (2,)], keys=["k", None], timestamps=[5, -6]), Batch([None], keys=[1 << 70], part="p")]
-    controls: list[Control] = [Epoch(7), Epoch(8, idle=True), PartOpened("p"), PartFinished("q")]
-    queue = list(enumerate([*batches, *controls]))
+    commands: list[Control] = [Epoch(7), Epoch(8, idle=True), PartOpened("p"), PartFinished("q")]
+    queue = list(enumerate([*batches, *commands]))
     image = NodeImage("operator", ["a", "b:late"], "Count", [7, MIN_EPOCH], 7, b"state", queue, batches)
     back = image_of_bytes(image_to_bytes(image, CODEC, "n"), CODEC, "n")
     assert repr(replace(back, queue=[], kept=[])) == repr(replace(image, queue=[], kept=[]))
     assert [index for index, _ in back.queue] == list(range(6))
-    assert [message for _, message in back.queue[2:]] == controls
+    assert [message for _, message in back.queue[2:]] == commands
     for kept in (back.kept, [message for _, message in back.queue[:2]]):
         assert [(one.keys, one.values, one.timestamps, one.part) for one in kept if isinstance(one, Batch)] == [
             (one.keys, one.values, one.timestamps, one.part) for one in batches

@@ -93,19 +93,21 @@ class Running:
         self.clock = clock or VirtualClock()
         # Little credit, so that markers wait for few rows, and held rows fill a channel.
         batching = options.pop("batching", mp.Batching(rows_max=rows_max, credit=Credit(rows=4 * rows_max)))
-        self.crew = local_run(job.plan(), workers=workers, batching=batching, clock=self.clock, kind=kind, **options)
-        self.crew.commit.recover()
-        self.crew.open()
+        self.coordinator = local_run(
+            job.plan(), workers=workers, batching=batching, clock=self.clock, kind=kind, **options
+        )
+        self.coordinator.commit.recover()
+        self.coordinator.open()
         self.reports: list[RescaleReport] = []
 
     def step(self, times: int = 1) -> Running:
         for _ in range(times):
-            if not self.crew.finished:
-                self.crew.step()
+            if not self.coordinator.finished:
+                self.coordinator.step()
         return self
 
     def ask(self, size: int) -> Running:
-        self.crew.rescale(size, self._done)
+        self.coordinator.rescale(size, self._done)
         return self
 
     def _done(self, ended: RescaleReport | MalstromError) -> None:
@@ -114,27 +116,27 @@ class Running:
 
     def rows_in(self, step: str) -> int:
         """How many records a step has taken, over all workers there have been."""
-        return self.crew.counts()[step].rows_in
+        return self.coordinator.counts()[step].rows_in
 
     def settle(self) -> Running:
         """Step until nothing moves."""
         for _ in range(STEPS_MAX):
-            if self.crew.phase == "steady":
+            if self.coordinator.phase == "steady":
                 return self
-            self.crew.step()
-        raise AssertionError(f"still {self.crew.phase}")
+            self.coordinator.step()
+        raise AssertionError(f"still {self.coordinator.phase}")
 
     def finish(self) -> dict[str, StepCounts]:
         """To the end, and commit: the counts."""
         for _ in range(STEPS_MAX):
-            if self.crew.finished:
-                counts = self.crew.counts()
-                self.crew.pre_commit()
-                self.crew.commit.commit()
-                self.crew.close()
+            if self.coordinator.finished:
+                counts = self.coordinator.counts()
+                self.coordinator.pre_commit()
+                self.coordinator.commit.commit()
+                self.coordinator.close()
                 return counts
-            self.crew.step()
-        raise AssertionError(f"no end: {self.crew.phase}")
+            self.coordinator.step()
+        raise AssertionError(f"no end: {self.coordinator.phase}")
 
 
 class Ledger:

@@ -18,7 +18,7 @@ from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
 
 
-def crew() -> Coordinator[LocalWorkers]:
+def coordinator() -> Coordinator[LocalWorkers]:
     job = mp.Job("crew")
     job.source("in", sources.Memory([1, 2])).key_by("key", lambda n: n).sink("out", sinks.Memory())
     made = local_run(job.plan(), workers=2, batching=Batching(), clock=VirtualClock())
@@ -27,7 +27,7 @@ def crew() -> Coordinator[LocalWorkers]:
 
 
 def test_it_tells_who_works_and_what_moves() -> None:
-    made = crew()
+    made = coordinator()
     assert (made.members, made.target, made.phase, made.moving) == ((0, 1), (0, 1), "steady", None)
     made.rescale(3, lambda ended: None)
     assert made.target == (0, 1, 2)
@@ -38,7 +38,7 @@ def test_it_tells_who_works_and_what_moves() -> None:
 def test_a_size_that_was_called_off_is_not_that_of_a_later_run(
     monkeypatch: pytest.MonkeyPatch, rebalances: bool
 ) -> None:
-    made, wanted, ended = crew(), list[int](), list[object]()
+    made, wanted, ended = coordinator(), list[int](), list[object]()
     monkeypatch.setattr(made.group, "start", lambda start: None)
     made._journal = SimpleNamespace(wanted=wanted.append)
     made.rescale(3, ended.append)
@@ -51,7 +51,7 @@ def test_a_size_that_was_called_off_is_not_that_of_a_later_run(
 
 
 def test_without_snapshots_none_can_be_asked_for_and_it_is_suspended_all_the_same() -> None:
-    made = crew()
+    made = coordinator()
     assert (made.snapshots, made.kept) == (None, None)
     with pytest.raises(SnapshotError, match=r"start it with snapshots=mp\.Snapshots\(uri\)"):
         made.snapshot(lambda ended: None)

@@ -78,7 +78,7 @@ class Region:
         self.kept = StatefulMap(StepContext("test", "kept", keyed=True), fn=appended, default=list)
         self.executor, entries, kept = self._graph(source=source)
         self.made: list[AbsBarrier] = []
-        self.letters: list[Outgoing] = []
+        self.messages: list[Outgoing] = []
         self.clock = VirtualClock()
         self.sent: list[Frame] = []
         self.machine = ReceivingMachine(
@@ -95,7 +95,7 @@ class Region:
             self._barrier,
             machine=self.machine,
             shipping=self.shipping,
-            letters=self.letters,
+            messages=self.messages,
             clock=self.clock,
         )
 
@@ -168,8 +168,8 @@ class Region:
 
     def told(self) -> list[Report]:
         """Take the messages to the coordinator; other messages stay."""
-        reports = [letter for receiver, letter in self.letters if receiver == COORDINATOR]
-        self.letters[:] = [(receiver, letter) for receiver, letter in self.letters if receiver != COORDINATOR]
+        reports = [message for receiver, message in self.messages if receiver == COORDINATOR]
+        self.messages[:] = [(receiver, message) for receiver, message in self.messages if receiver != COORDINATOR]
         return reports  # type: ignore[return-value]  # nothing else goes to the coordinator
 
 

@@ -181,7 +181,7 @@ def feed(exits: list[Any], holding: list[Any]) -> RegionInput:
         holding,
         machine=machine,
         shipping=shipping,
-        letters=[],
+        messages=[],
         clock=VirtualClock(),
     )
 

@@ -117,7 +117,7 @@ def losing(*keys: int, **options: Any) -> Region:
     return region
 
 
-def controls(frames: list[Frame]) -> list[Any]:
+def commands(frames: list[Frame]) -> list[Any]:
     return [frame.control for frame in frames if frame.control is not None]
 
 
@@ -155,7 +155,7 @@ def test_what_leaves_is_looked_for_from_the_order_on_while_rows_come() -> None:
     region.take()
     while region.feed.ship():
         pass
-    parcels = [letter for receiver, letter in region.letters if isinstance(letter, StateChunk)]
+    parcels = [message for receiver, message in region.messages if isinstance(message, StateChunk)]
     assert sorted(slot for parcel in parcels for slot in parcel.slots) == [1, 3]
     assert region.shipping.keys_moved == 3
     assert set(region.kept.state.values) == {2}
@@ -166,7 +166,7 @@ def test_r6_shipped_goes_out_behind_what_was_sent_before_and_once_all_is_shipped
     region = losing(1, 3, keys_first=1)
     region.sent.clear()
     region.feed.ship()
-    assert controls(region.exit.remote[1].take()) == []
+    assert commands(region.exit.remote[1].take()) == []
     region.send("left", 1, [2])
     region.take()
     while region.feed.ship():
@@ -220,7 +220,7 @@ def test_r5_in_whatever_order_things_come_each_key_keeps_its_own_on_each_channel
 ) -> None:
     """Rows before and after the markers, chunks at any time, OpenSlots after the cut: every row passes exactly once."""
     region = Region(table=BEFORE_GAIN, credit=Credit(rows=rows, size=1))
-    letters: list[StateChunk | OpenSlots] = [
+    messages: list[StateChunk | OpenSlots] = [
         StateChunk("R", 1, 1, (1,)),
         OpenSlots(1, "R"),
         StateChunk("R", 1, 1, (3,)),
@@ -230,10 +230,10 @@ def test_r5_in_whatever_order_things_come_each_key_keeps_its_own_on_each_channel
         # The coordinator sends OpenSlots when all workers have sent Shipped, which is after the cut.
         if (
             turn == 4
-            and letters
-            and (region.machine.phase is ReceivingPhase.MOVING or isinstance(letters[0], StateChunk))
+            and messages
+            and (region.machine.phase is ReceivingPhase.MOVING or isinstance(messages[0], StateChunk))
         ):
-            region.feed.receive(letters.pop(0))
+            region.feed.receive(messages.pop(0))
         elif turn < 4 and scripts[turn]:
             region.send(*CHANNELS[turn], numbered(scripts[turn].pop(0), turn, expected))
         region.give(region.take())

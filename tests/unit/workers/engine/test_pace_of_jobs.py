@@ -65,13 +65,18 @@ class Slowly:
         self.largest = 0
         job = mp.Job("slowly")
         build(job.source("in", source or endless()), self)
-        keeping = SnapshotUse(mp.Snapshots(MemoryStore(), interval_s=interval_s))
+        snapshot_use = SnapshotUse(mp.Snapshots(MemoryStore(), interval_s=interval_s))
         batching = mp.Batching(rows_max=rows_max)
-        self.crew = local_run(
-            job.plan(), workers=workers, batching=batching, clock=self.clock, keeping=keeping, background=AtOnce
+        self.coordinator = local_run(
+            job.plan(),
+            workers=workers,
+            batching=batching,
+            clock=self.clock,
+            snapshot_use=snapshot_use,
+            background=AtOnce,
         )
-        self.crew.begin()
-        self.crew.open()
+        self.coordinator.begin()
+        self.coordinator.open()
 
     def __call__(self, value: Any) -> Any:
         self.rows += 1
@@ -86,7 +91,7 @@ class Slowly:
 
     def step(self) -> None:
         began_s = self.clock.monotonic_s()
-        self.crew.step()
+        self.coordinator.step()
         self.longest_s = max(self.longest_s, self.clock.monotonic_s() - began_s)
 
     def go(self, duration_s: float) -> Slowly:
@@ -109,11 +114,11 @@ class Slowly:
 
     def snapshot_s(self) -> float:
         """How long a snapshot takes from the request to its end."""
-        return self.until_done(self.crew.snapshot)
+        return self.until_done(self.coordinator.snapshot)
 
     def rescale_s(self, size: int) -> float:
         """How long it takes to go to ``size`` workers."""
-        return self.until_done(lambda done: self.crew.rescale(size, done))
+        return self.until_done(lambda done: self.coordinator.rescale(size, done))
 
     def gaps_s(self, duration_s: float) -> list[float]:
         """The times between the snapshots of so long."""
@@ -121,7 +126,7 @@ class Slowly:
         made, at_s, gaps = 0, self.clock.monotonic_s(), list[float]()
         while self.clock.monotonic_s() < until_s:
             self.step()
-            status = self.crew.snapshots
+            status = self.coordinator.snapshots
             if status is not None and status.made > made:
                 made = status.made
                 gaps.append(self.clock.monotonic_s() - at_s)
@@ -249,7 +254,7 @@ def test_what_is_fast_is_not_limited() -> None:
     slowly = Slowly(build, 1e-7, workers=3).go(0.1)
     slowly.largest = 0
     slowly.go(0.1)
-    workers = slowly.crew.group.hosted
+    workers = slowly.coordinator.group.hosted
     windows = [channel.window for w in workers for e in w._graph.exchanges.values() for channel in e.remote.values()]
     assert windows == [OPEN] * 6
     assert slowly.largest >= 1024
@@ -258,8 +263,8 @@ def test_what_is_fast_is_not_limited() -> None:
 def test_where_the_clock_stands_still_nothing_is_limited() -> None:
     slowly = Slowly(into_slow_sink, 0.0, workers=3, source=endless(3))
     for _ in range(50):
-        slowly.crew.step()
-    sources_read = [w._graph.operators["in"] for w in slowly.crew.group.hosted]
+        slowly.coordinator.step()
+    sources_read = [w._graph.operators["in"] for w in slowly.coordinator.group.hosted]
     rows = min(reader.batch_size.rows for read in sources_read for reader in read._readers)  # type: ignore[attr-defined]
     assert rows >= 1024
 

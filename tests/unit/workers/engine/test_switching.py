@@ -111,8 +111,8 @@ class OneWorker:
         for operator in self.graph.operators.values():
             if isinstance(operator, WriteSink):
                 operator.open()
-        self.letters: list[Outgoing] = self.graph.letters
-        self.switching = RoutingSwitch(self.graph, member, self.letters)
+        self.messages: list[Outgoing] = self.graph.messages
+        self.switching = RoutingSwitch(self.graph, member, self.messages)
         self.sources = [self._source(f"in{number}") for number in range(len(source))]
         if worker in members:
             for number, one in enumerate(source):
@@ -172,10 +172,10 @@ class OneWorker:
         return marker
 
     def handed(self) -> list[tuple[int, PartHandedOver]]:
-        return [(to, letter) for to, letter in self.letters if isinstance(letter, PartHandedOver)]
+        return [(to, message) for to, message in self.messages if isinstance(message, PartHandedOver)]
 
     def told(self) -> list[Any]:
-        return [letter for to, letter in self.letters if to == COORDINATOR]
+        return [message for to, message in self.messages if to == COORDINATOR]
 
 
 def no_barrier(message: object, frontiers: object, let_in: object) -> None:
@@ -310,7 +310,7 @@ def test_parts_of_whole_sources_stay() -> None:
     graph = build_graph(
         job.plan(), member, batching=Batching(), codec=Codec(), clock=VirtualClock(), pass_barrier=no_barrier
     )
-    switching = RoutingSwitch(graph, member, graph.letters)
+    switching = RoutingSwitch(graph, member, graph.messages)
     source = graph.operators["in0"]
     assert isinstance(source, ReadSource)
     graph.executor.call(graph.nodes["in0"], partial(source.open, parts=[Part("worker-0")]))

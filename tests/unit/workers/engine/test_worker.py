@@ -128,7 +128,7 @@ def test_f2_a_source_that_always_has_something_does_not_starve_another(workers: 
     running.step(300)
     read = [running.rows_in(name) for name in ("first", "second")]
     assert min(read) > max(read) / 4 > 10
-    running.crew.close()
+    running.coordinator.close()
 
 
 def test_f2_a_region_that_stays_full_does_not_have_the_sources_of_another_starve() -> None:
@@ -137,7 +137,7 @@ def test_f2_a_region_that_stays_full_does_not_have_the_sources_of_another_starve
     first, second = job.source("first", endless()), job.source("second", endless())
     first.union("both", second).key_by("free", lambda n: n % 9).sink("free-out", sinks.Memory())
     running = Running(job, batching=mp.Batching(rows_max=4, credit=Credit(rows=1)))
-    worker = running.crew.group.worker(0)
+    worker = running.coordinator.group.worker(0)
     feeds = {source.context.step: feed for source, _, feed, _ in worker.reading._polls}
     worker.reading.read()
     for _ in range(100):
@@ -146,7 +146,7 @@ def test_f2_a_region_that_stays_full_does_not_have_the_sources_of_another_starve
         worker.reading.read()
     read = [running.rows_in(name) for name in ("first", "second")]
     assert min(read) > max(read) / 4 > 10
-    running.crew.close()
+    running.coordinator.close()
 
 
 def test_f2_a_source_of_a_region_that_is_full_waits_and_one_of_another_goes_on() -> None:
@@ -156,14 +156,14 @@ def test_f2_a_source_of_a_region_that_is_full_waits_and_one_of_another_goes_on()
     )
     job.source("free", endless()).sink("free-out", sinks.Memory())
     running = Running(job, batching=mp.Batching(rows_max=4, credit=Credit(rows=1)))
-    reading = running.crew.group.worker(0).reading
+    reading = running.coordinator.group.worker(0).reading
     full_feed = next(feed for source, _, feed, _ in reading._polls if source.context.step == "full")
     read = reading.read()
     assert (read, full_feed.sources_open) == (8, False)
     before = running.rows_in("full")
     assert [reading.read() for _ in range(3)] == [4, 4, 4]
     assert running.rows_in("full") == before
-    running.crew.close()
+    running.coordinator.close()
 
 
 def test_which_sources_can_be_read_on_elsewhere() -> None:
@@ -175,7 +175,7 @@ def test_which_sources_can_be_read_on_elsewhere() -> None:
     job.source("parts", sources.Memory([1, 2, 3])).sink("a", sinks.Memory())
     job.source("whole", Whole()).sink("b", sinks.Memory())  # type: ignore[arg-type]  # a custom type of part
     running = Running(job)
-    reading = running.crew.group.worker(0).reading
+    reading = running.coordinator.group.worker(0).reading
     assert reading.fixed == "whole"
     while not reading.finished:
         running.step()
@@ -187,7 +187,7 @@ def test_what_is_stopped_is_at_its_end_where_it_stands() -> None:
     job, out = mp.Job("stopped"), sinks.Memory()
     job.source("in", endless(2)).sink("out", out)
     running = Running(job).step(3)
-    reading = running.crew.group.worker(0).reading
+    reading = running.coordinator.group.worker(0).reading
     assert reading.is_due
     reading.stop()
     assert reading.is_due

@@ -181,16 +181,16 @@ def test_a_crew_that_awaits_calls_neither_spins_nor_sleeps_past_them(virtual: bo
     door = Door()
     job, out = enriched(door, 3)
     clock = VirtualClock() if virtual else SystemClock()
-    crew = local_run(job.plan(), workers=1, batching=Batching(rows_max=ROWS_MAX), clock=clock)
-    crew.open()
+    coordinator = local_run(job.plan(), workers=1, batching=Batching(rows_max=ROWS_MAX), clock=clock)
+    coordinator.open()
     later = threading.Timer(0.1, door.open)
     later.start()
     steps = 0
-    while not crew.finished:
-        crew.step()
+    while not coordinator.finished:
+        coordinator.step()
         steps += 1
     later.join()
-    crew.close()
+    coordinator.close()
     assert out == [0, 1, 2]
     assert steps < 60, "it was asked again and again while there was nothing"
 

@@ -118,9 +118,9 @@ def test_f2_memory_is_flat_however_much_there_is_to_read(slow: int, skew: bool) 
     peaks = []
     for rows in (1_500, 6_000):
         job, out = job_of(rows, key)
-        crew = SlowCrew(job.plan(), slow=slow, slowness=100).run()
+        coordinator = SlowCrew(job.plan(), slow=slow, slowness=100).run()
         assert Counter(out) == Counter(item for number in range(rows) for item in fan_out(number))
-        peaks.append(crew.peaks)
+        peaks.append(coordinator.peaks)
     short, long = peaks
     assert long.channel <= CHANNEL_MAX
     assert long.loopback <= LOOPBACK_MAX

@@ -89,7 +89,7 @@ class OneOfTwo:
             job.plan(), member, batching=batching, clock=self.clock, codec=codec, keys_per_parcel=keys_per_parcel
         )
         self.remote = RemoteWorker(self.other, me, ["key", "again"], codec, batching.credit, 1)
-        self.letters: list[tuple[int, Any]] = []
+        self.messages: list[tuple[int, Any]] = []
         self.worker.open_sinks()
         if me in members:
             self._deliver(self.worker.open_sources({"in": []}))
@@ -114,8 +114,8 @@ class OneOfTwo:
         return self
 
     def told(self) -> list[Any]:
-        found = [letter for to, letter in self.letters if to == COORDINATOR]
-        self.letters.clear()
+        found = [message for to, message in self.messages if to == COORDINATOR]
+        self.messages.clear()
         return found
 
     def got(self, exchange: str) -> list[Item]:
@@ -130,7 +130,7 @@ class OneOfTwo:
             if isinstance(message, Frame | Grant):
                 self.remote.receive(message)
             else:
-                self.letters.append((to, message))
+                self.messages.append((to, message))
 
 
 def _of_version(frame: Frame, version: int) -> Frame:
@@ -186,7 +186,7 @@ def test_r2_a_worker_switches_when_it_knows_which_keys_leave_and_goes_on_until_t
     assert worker.told() == [Switched(1, 0), PartsPolled(1, 0, "in")]
     assert worker.got("key") == [Marker(LOSE, MAX_EPOCH, MAX_EPOCH)]
     worker.send("key", Marker(LOSE, MAX_EPOCH, MAX_EPOCH)).step()
-    (parcel, *others) = [letter for to, letter in worker.letters if to == 1]
+    (parcel, *others) = [message for to, message in worker.messages if to == 1]
     assert (parcel.slots, [other.slots for other in others]) == ((), [(0,)])
 
 
@@ -232,7 +232,7 @@ def test_keys_that_will_leave_are_found_with_rests_until_a_move_waits_for_them()
     worker.order(ForgetKeys(), FindKeys())
     assert feed.indexing, "called off, and ordered again: all is found again"
     worker.order(StartMove(LOSE)).step(1)
-    assert [letter for letter in worker.told() if isinstance(letter, Switched)] == [Switched(1, 0)]
+    assert [message for message in worker.told() if isinstance(message, Switched)] == [Switched(1, 0)]
 
 
 def test_keys_that_nothing_waits_for_are_found_in_a_seventh_of_the_time() -> None:

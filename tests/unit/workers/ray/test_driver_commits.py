@@ -113,7 +113,7 @@ class Raising:
 
 def logged(error: Exception, caplog: pytest.LogCaptureFixture) -> list[str]:
     actor: Any = CoordinatorActor.__new__(CoordinatorActor)
-    actor._controls = CommandQueue("job", kept=True)
+    actor._commands = CommandQueue("job", kept=True)
     actor._run_to_end(Raising(error))
     return [record.levelname for record in caplog.records]
 

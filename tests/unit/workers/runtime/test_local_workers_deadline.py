@@ -43,7 +43,7 @@ def stuck(lost: type, clock: VirtualClock, *, every_s: float = 1e9, workers: int
 
 def go_on(running: Running) -> None:
     for _ in range(100_000):
-        running.crew.step()
+        running.coordinator.step()
 
 
 @pytest.mark.parametrize("lost", [StateChunk, OpenSlots])
@@ -54,8 +54,8 @@ def test_r7_past_its_deadline_a_rescale_ends_the_job_and_says_what_it_waits_for(
     with pytest.raises(DeadlineError, match=r"a rescale has made no progress for 120 s. It waits for region 'count"):
         go_on(running)
     assert MOVE_DEADLINE_S < clock.monotonic_s() - asked_s < MOVE_DEADLINE_S + 5
-    assert (running.crew.phase, running.reports) == ("moving", [])
-    running.crew.close()
+    assert (running.coordinator.phase, running.reports) == ("moving", [])
+    running.coordinator.close()
 
 
 def test_r7_who_still_gets_something_done_is_not_given_up() -> None:
@@ -63,9 +63,9 @@ def test_r7_who_still_gets_something_done_is_not_given_up() -> None:
     clock = VirtualClock()
     running = stuck(OpenSlots, clock, every_s=100.0)
     while clock.monotonic_s() < 10 * MOVE_DEADLINE_S:
-        running.crew.step()
-    assert running.crew.phase == "moving"
-    running.crew.close()
+        running.coordinator.step()
+    assert running.coordinator.phase == "moving"
+    running.coordinator.close()
 
 
 def test_r7_without_a_rescale_nothing_is_watched() -> None:
@@ -74,11 +74,11 @@ def test_r7_without_a_rescale_nothing_is_watched() -> None:
     job.source("in", trickle(clock, 1e9)).key_by("key", lambda n: n).sink("out", sinks.Memory())
     running = Running(job, clock=clock)
     while clock.monotonic_s() < 3 * MOVE_DEADLINE_S:
-        running.crew.step()
+        running.coordinator.step()
     # And a rescale that is asked for after a long time has its own.
     running.ask(2).settle()
-    assert running.crew.members == (0, 1)
-    running.crew.close()
+    assert running.coordinator.members == (0, 1)
+    running.coordinator.close()
 
 
 @pytest.mark.parametrize("lost", [PartHandedOver, PollParts, StartMove])
@@ -89,4 +89,4 @@ def test_p8_where_no_time_could_pass_it_ends_at_once(lost: type) -> None:
     running = Running(two_stages(sinks.Memory(), parts=2), clock=clock, kind=kind, workers=1).step(2).ask(2)
     with pytest.raises((InternalError, DeadlineError)):
         go_on(running)
-    running.crew.close()
+    running.coordinator.close()

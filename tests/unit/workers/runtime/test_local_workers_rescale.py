@@ -1,4 +1,4 @@
-"""A crew that grows and shrinks while its job runs: nothing is lost, nothing comes twice, who leaves is counted."""
+"""Workers join and leave while their job runs: nothing is lost, nothing comes twice, leavers are counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_who_joins_has_a_number_that_nobody_had_before() -> None:
     members = []
     for size in (3, 1, 2, 4, 1, 2):
         running.ask(size).settle()
-        members.append(running.crew.members)
+        members.append(running.coordinator.members)
     assert members == [(0, 1, 2), (0,), (0, 3), (0, 3, 4, 5), (0,), (0, 6)]
     running.finish()
     check_two_stages(ledger.visible)
@@ -75,14 +75,14 @@ def test_who_reads_what_cannot_be_read_on_elsewhere_does_not_leave() -> None:
     running = Running(job, workers=2).step(3)
     with pytest.raises(PlanError, match=r"source 'clock' reads on worker 1 .*keep at least 2 workers"):
         running.ask(1)
-    assert (running.crew.phase, running.reports) == ("steady", [])
+    assert (running.coordinator.phase, running.reports) == ("steady", [])
     # Others may join, read none of its rows, and leave again.
     running.ask(4).settle().ask(2).settle()
     assert source.built == [0, 1]
-    while not running.crew.group.worker(1).reading.finished:
+    while not running.coordinator.group.worker(1).reading.finished:
         running.step()
     running.ask(1).settle()
-    assert running.crew.members == (0,)
+    assert running.coordinator.members == (0,)
     running.finish()
     assert sorted(out.items) == [(worker, number) for worker in (0, 1) for number in range(60)]
 
@@ -98,8 +98,8 @@ def test_a_job_that_is_drained_reads_nothing_more_whoever_joins(moment: str) -> 
     running = Running(job, workers=2, slots_per_move=8).step(6)
     if moment != "before":
         running.ask(4).step(1)
-        assert running.crew.phase == "moving"
-    running.crew.drain()
+        assert running.coordinator.phase == "moving"
+    running.coordinator.drain()
     if moment != "during":
         running.ask(3)
     read = running.rows_in("in")
@@ -114,16 +114,16 @@ def test_r7_a_job_is_suspended_once_nothing_moves() -> None:
     endless = sources.Generator(lambda part, start: iter(range(start, 1 << 60)), parts=3)
     job.source("in", endless).key_by("key", lambda n: n % 9).key_by("again", lambda n: n % 4).sink("out", out)
     running = Running(job, workers=2, slots_per_move=64).step(3).ask(3).step(1)
-    running.crew.suspend()
-    assert running.crew.phase == "moving"
+    running.coordinator.suspend()
+    assert running.coordinator.phase == "moving"
     for _ in range(1_000):
-        if running.crew.suspended:
+        if running.coordinator.suspended:
             break
-        running.crew.step()
-    assert running.crew.suspended
-    assert (running.crew.phase, len(running.reports)) == ("steady", 1)
+        running.coordinator.step()
+    assert running.coordinator.suspended
+    assert (running.coordinator.phase, len(running.reports)) == ("steady", 1)
     assert running.rows_in("in") == running.rows_in("out")
-    running.crew.close()
+    running.coordinator.close()
 
 
 class Connection:
@@ -187,8 +187,8 @@ def test_s6_a_leaver_that_cannot_be_closed_fails_the_job_and_everything_is_close
     running = Running(job, workers=3).step(3)
     with pytest.raises(SinkError, match="sink 'a' could not"):
         running.ask(2).ask(1).settle()
-    running.crew.commit.abort()
-    running.crew.close()
+    running.coordinator.commit.abort()
+    running.coordinator.close()
     for sink in (ledger, other):
         assert sink.staged == {}
         assert sink.visible == []
@@ -204,7 +204,7 @@ def test_s6_a_joiner_that_cannot_open_its_sinks_fails_the_job_and_what_was_open_
     running = Running(job).step(3)
     with pytest.raises(SinkError, match="sink 'b' could not"):
         running.ask(2)
-    running.crew.commit.abort()
-    running.crew.close()
+    running.coordinator.commit.abort()
+    running.coordinator.close()
     assert [fine.calls_of(worker) for worker in (0, 1)] == [["open", "close"]] * 2
     assert [failing.calls_of(worker) for worker in (0, 1)] == [["open", "close"], ["open"]]

@@ -104,10 +104,10 @@ def test_a_run_that_has_not_taken_over_the_job_is_not_followed_by_another() -> N
 
 
 def test_a_stop_without_drain_ends_the_job_in_the_pause_before_it_begins_again() -> None:
-    make, controls = Runs(OperatorError("first"), FINE), CommandQueue("job")
-    clock = Stopping(controls, drain=False)
+    make, commands = Runs(OperatorError("first"), FINE), CommandQueue("job")
+    clock = Stopping(commands, drain=False)
     with pytest.raises(JobEnded, match="stopped without drain"):
-        Supervisor(make, controls, Restart(backoff_s=1_000.0), clock).execute()
+        Supervisor(make, commands, Restart(backoff_s=1_000.0), clock).execute()
     assert len(make.asked) == 1
     assert clock.monotonic_s() < 1
 
@@ -119,10 +119,10 @@ def test_a_run_that_fails_while_it_is_stopped_ends_with_both_and_goes_back_to_no
         (OperatorError("by zero"), "by zero"),
         (ZeroDivisionError("secret"), "an unexpected ZeroDivisionError: secret"),
     ):
-        make, controls = Runs(failure, FINE), CommandQueue("job", kept=True)  # type: ignore[arg-type]
-        controls.stop(drain=False)
+        make, commands = Runs(failure, FINE), CommandQueue("job", kept=True)  # type: ignore[arg-type]
+        commands.stop(drain=False)
         with pytest.raises(JobEnded, match=r"nothing was committed\. No last snapshot was made") as raised:
-            Supervisor(make, controls, Restart(), VirtualClock()).execute()
+            Supervisor(make, commands, Restart(), VirtualClock()).execute()
         assert raised.value.__cause__ is failure
         assert raised.value.__notes__ == [f"the job failed while it was being stopped: {text}"]
         assert raised.value.snapshot == ""
@@ -132,40 +132,40 @@ def test_a_run_that_fails_while_it_is_stopped_ends_with_both_and_goes_back_to_no
 
 def test_a_job_that_is_stopped_while_it_goes_back_ends_with_the_snapshot_it_goes_back_to() -> None:
     last = SnapshotId("20261122T042242123456Z-1a2b3c4d")
-    controls = CommandQueue("job", kept=True)
-    controls.note_snapshots(SnapshotStatus(last, 1.0, 1))
+    commands = CommandQueue("job", kept=True)
+    commands.note_snapshots(SnapshotStatus(last, 1.0, 1))
     with pytest.raises(JobEnded) as raised:
-        Supervisor(Runs(OperatorError("first"), FINE), controls, Restart(), Stopping(controls, drain=False)).execute()
+        Supervisor(Runs(OperatorError("first"), FINE), commands, Restart(), Stopping(commands, drain=False)).execute()
     assert str(raised.value) == f"job 'job' was stopped without drain: it can resume from snapshot {last}"
     assert raised.value.snapshot == last
 
 
 def test_a_stop_with_drain_cuts_the_pause_short() -> None:
-    make, controls = Runs(OperatorError("first"), FINE), CommandQueue("job")
-    clock = Stopping(controls, drain=True)
-    assert Supervisor(make, controls, Restart(backoff_s=1_000.0), clock).execute() == FINE
+    make, commands = Runs(OperatorError("first"), FINE), CommandQueue("job")
+    clock = Stopping(commands, drain=True)
+    assert Supervisor(make, commands, Restart(backoff_s=1_000.0), clock).execute() == FINE
     assert clock.monotonic_s() < 1
 
 
 class Stopping(VirtualClock):
     """A client stops the job as soon as time passes."""
 
-    def __init__(self, controls: CommandQueue, *, drain: bool) -> None:
+    def __init__(self, commands: CommandQueue, *, drain: bool) -> None:
         super().__init__()
-        self._controls = controls
+        self._commands = commands
         self._drain = drain
 
     def sleep_s(self, duration_s: float) -> None:
         super().sleep_s(duration_s)
-        self._controls.stop(drain=self._drain)
+        self._commands.stop(drain=self._drain)
 
 
 def test_status_tells_that_it_recovers_and_how_often() -> None:
     make = Runs(OperatorError("first"), FINE)
-    clock, controls = VirtualClock(), CommandQueue("job")
-    runs = Supervisor(make, controls, Restart(backoff_s=0.0), clock)
+    clock, commands = VirtualClock(), CommandQueue("job")
+    runs = Supervisor(make, commands, Restart(backoff_s=0.0), clock)
     runs.execute()
-    status = controls.known()
+    status = commands.known()
     assert (status.state, status.restarts) == ("recovering", 1)
 
 

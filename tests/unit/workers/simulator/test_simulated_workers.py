@@ -1,4 +1,4 @@
-"""A simulated crew, decided on from outside."""
+"""Simulated workers, decided on from outside."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def counting() -> Plan:
 
 
 def started(plan: Plan, incarnation: int, zombies: Queues) -> SimulatedCoordinator:
-    crew = SimulatedCoordinator(
+    coordinator = SimulatedCoordinator(
         plan,
         RandomSchedule(1),
         Coverage(),
@@ -33,22 +33,22 @@ def started(plan: Plan, incarnation: int, zombies: Queues) -> SimulatedCoordinat
         crashes=[],
         zombies=zombies,
     )
-    crew.commit.recover()
-    crew.open()
-    return crew
+    coordinator.commit.recover()
+    coordinator.open()
+    return coordinator
 
 
 def test_f1_what_several_lost_runs_have_sent_all_comes_to_the_next_one() -> None:
     plan, zombies = counting(), Queues()
     for incarnation in (1, 2):
-        crew = started(plan, incarnation, zombies)
+        coordinator = started(plan, incarnation, zombies)
         for worker in (0, 1, 0, 1):
-            crew.work(worker)
-        zombies = crew.on_its_way
-        crew.close()
+            coordinator.work(worker)
+        zombies = coordinator.on_its_way
+        coordinator.close()
     assert {sent.incarnation for queue in zombies.values() for sent in queue} == {1, 2}
-    crew = started(plan, 3, zombies)
-    while crew.ways:
-        crew.arrive(crew.ways[0])
-    assert crew.group.rows_in("n") == 0, "no row counts"
-    crew.close()
+    coordinator = started(plan, 3, zombies)
+    while coordinator.ways:
+        coordinator.arrive(coordinator.ways[0])
+    assert coordinator.group.rows_in("n") == 0, "no row counts"
+    coordinator.close()
