@@ -93,29 +93,28 @@ def gather_fold(
     fn: Callable[[Any, Any], Any], default: Callable[[], Any], merge: Callable[[Any, Any], Any] | None
 ) -> Gathering:
     """Gather by a user's fold."""
-
-    def loop(rows: Iterable[Any], states: dict[Any, Any]) -> None:
-        get = states.get
-        for key, value in rows:
-            state = get(key, _ABSENT)
-            made = fn(default() if state is _ABSENT else state, value)
-            # The next call may change what this one has returned, but not the value of a record.
-            states[key] = unshared(value) if made is value else made
-
-    return Gathering((_WHOLE,), loop, merge, unchanged, fn, in_order=True, own=unshared)
+    return _gather_by(fn, lambda value: fn(default(), value), merge)
 
 
 def gather_reduce(fn: Callable[[Any, Any], Any]) -> Gathering:
     """Gather by a user's function of two values."""
+    return _gather_by(fn, unchanged, fn)
+
+
+def _gather_by(
+    fn: Callable[[Any, Any], Any], first: Callable[[Any], Any], merge: Callable[[Any, Any], Any] | None
+) -> Gathering:
+    """Gather by ``fn`` of a state and a value; ``first`` returns the state after the first value."""
 
     def loop(rows: Iterable[Any], states: dict[Any, Any]) -> None:
         get = states.get
         for key, value in rows:
             state = get(key, _ABSENT)
-            made = value if state is _ABSENT else fn(state, value)
+            made = first(value) if state is _ABSENT else fn(state, value)
+            # The next call may change what this one has returned, but not the value of a record.
             states[key] = unshared(value) if made is value else made
 
-    return Gathering((_WHOLE,), loop, fn, unchanged, fn, in_order=True, own=unshared)
+    return Gathering((_WHOLE,), loop, merge, unchanged, fn, in_order=True, own=unshared)
 
 
 def gather_list() -> Gathering:

@@ -24,7 +24,6 @@ Symbols = Any
 """A vector of numbers of keys."""
 
 _FORGET_FROM: Final = 4096
-_SPARSE: Final = 32
 _TABLE_PER_KEY: Final = 8
 _TABLE_MIN: Final = 1 << 14
 """The numbers that a table of ids spans, at most: so many per key, or so many."""
@@ -39,12 +38,12 @@ class KeySymbols:
     ([0, 1, 2, 0], [1, -1])
     """
 
-    __slots__ = ("_chunks", "_index", "_room")
+    __slots__ = ("_has_integers", "_index", "_room")
 
     def __init__(self) -> None:
         self._index: GroupIndex | None = None
-        """None: the keys are integers, or there are none yet and so no chunks."""
-        self._chunks: list[pa.Array] = []
+        """None: the keys are integers, or there are none yet."""
+        self._has_integers = False
         self._room = _FORGET_FROM
 
     @property
@@ -64,21 +63,17 @@ class KeySymbols:
             return np.broadcast_to(self.of(column), rows)
         if accelerator.library() is None:
             raise NotColumnar("no accelerator")
-        if self._index is None and isinstance(column, pa.RecordBatch) and not self._chunks:
+        if self._index is None and isinstance(column, pa.RecordBatch) and not self._has_integers:
             self._index = GroupIndex()
         elif self._index is None:
-            plain, kind = plain_keys(column, ColumnKind.INT if self._chunks else None)
+            plain, kind = plain_keys(column, ColumnKind.INT if self._has_integers else None)
             if kind is ColumnKind.INT and not plain.null_count:
-                self._chunks = self._chunks or [plain.slice(0, 0)]
+                self._has_integers = True
                 return plain.to_numpy()
-            if self._chunks:
+            if self._has_integers:
                 raise NotColumnar("None among integers")
             self._index = GroupIndex()
-        before = len(self._index)
-        grouped = self._index.group(column)
-        if len(self._index) > before and not self._index.has_tuples:
-            self._chunks.append(_plain(column.take(_arrow(grouped.first_rows(before)))))
-        return grouped.ids.astype(np.int64)  # what numpy takes places by without a conversion
+        return self._index.group(column).ids.astype(np.int64)  # what numpy takes places by without a conversion
 
     def find(self, column: Keys) -> tuple[Symbols, Any]:
         """Return the number of each key of ``column``, and whether it has one. Raises like `GroupIndex.find`."""
@@ -87,9 +82,8 @@ class KeySymbols:
         if self._index is None:
             column, _ = plain_keys(column, ColumnKind.INT)
             known = column.is_valid().to_numpy(zero_copy_only=False)
-            return column.cast("int64").fill_null(0).to_numpy(), known if self._chunks else np.zeros(
-                len(column), np.bool_
-            )
+            numbers = column.cast("int64").fill_null(0).to_numpy()
+            return numbers, known if self._has_integers else np.zeros(len(column), np.bool_)
         symbols = self._index.find(column)
         return symbols, symbols >= 0
 
@@ -97,27 +91,20 @@ class KeySymbols:
         """Return the keys of ``symbols``, as an int64, large_string or large_binary column, or as columns of tuples."""
         import pyarrow as pa
 
-        if self._index is None:
-            return pa.array(symbols)
-        if self._index.has_tuples:
-            return self._index.keys(symbols)
-        if len(self._chunks) > 1:
-            kind = next((one.type for one in self._chunks if not pa.types.is_null(one.type)), pa.null())
-            self._chunks = [pa.concat_arrays([one.cast(kind) for one in self._chunks])]
-        return self._chunks[0].take(_arrow(symbols)) if self._chunks else pa.nulls(0)
+        return pa.array(symbols) if self._index is None else self._index.keys(symbols)
 
     def forget(self, indexes: Sequence[SymbolIndex]) -> None:
         """Forget keys that none of ``indexes`` has, once there may be many: the cost per new key stays constant."""
         import numpy as np
 
         if not indexes:
-            self._index, self._chunks, self._room = None, [], _FORGET_FROM
+            self._index, self._has_integers, self._room = None, False, _FORGET_FROM
         if self._index is None or len(self._index) < self._room:
             return
         left = np.unique(np.concatenate([index.symbols for index in indexes]))
         if 2 * len(left) <= len(self._index):
             keys = self.keys(left)
-            self._index, self._chunks = GroupIndex(), []
+            self._index = GroupIndex()
             self.of(keys)
             for index in indexes:
                 index.renumber(np.searchsorted(left, index.symbols))
@@ -128,10 +115,10 @@ class SymbolIndex:
     """The ids of the keys of one `Groups`, dense from 0 on, in the order of first arrival. Works as a `GroupIndex`, and
     takes numbers of keys where that takes columns of keys.
 
-    While the numbers are close together, a table has their ids; otherwise they are sorted.
+    While the numbers are close together, a table has their ids; otherwise an index of numbers.
     """
 
-    __slots__ = ("_keys", "_low", "_order", "_sorted", "_span", "_table", "symbols")
+    __slots__ = ("_index", "_keys", "_low", "_span", "_table", "symbols")
 
     def __init__(self, keys: KeySymbols) -> None:
         import numpy as np
@@ -139,8 +126,7 @@ class SymbolIndex:
         self._keys = keys
         self.symbols: Symbols = np.zeros(0, np.int64)
         """The number of the key of each id."""
-        self._order: Any = None
-        self._sorted: Any = None
+        self._index: GroupIndex | None = None
         self._table: Any = None
         self._low = 0
         self._span = (0, -1)  # the smallest and largest number
@@ -159,6 +145,7 @@ class SymbolIndex:
     def group(self, keys: Any) -> GroupedRows:
         """Return the rows of ``keys``, numbers or a column, which have ids from now on."""
         import numpy as np
+        import pyarrow as pa
 
         symbols = keys if isinstance(keys, np.ndarray) else self._keys.of(keys)
         n = len(symbols)
@@ -170,16 +157,15 @@ class SymbolIndex:
         if self._table is not None:
             ids, added = group_kernels.number(symbols, self._low, self._table, len(self))
             if len(added):
-                self.symbols, self._order = np.concatenate([self.symbols, added]), None
+                self.symbols = np.concatenate([self.symbols, added])
             return GroupedRows(ids)
-        distinct, first, codes = _distinct(symbols)
-        which = self._look_up(distinct)
-        if (new := np.flatnonzero(which < 0)).size:
-            new = new[np.argsort(first[new])]
-            which[new] = np.arange(len(self), len(self) + len(new))
-            self.symbols, self._order = np.concatenate([self.symbols, distinct[new]]), None
-        which = which.astype(np.int32)
-        return GroupedRows(which[codes], codes, which)
+        if self._index is None:
+            return GroupedRows(np.zeros(0, np.int32))
+        known = len(self)
+        rows = self._index.group(pa.array(symbols))
+        if len(self._index) > known:
+            self.symbols = np.concatenate([self.symbols, symbols[rows.first_rows(known)]])
+        return rows
 
     def find(self, column: Keys) -> Any:
         """Return the id of each key of ``column``, -1 for a key without one. Raises like `GroupIndex.find`."""
@@ -194,86 +180,37 @@ class SymbolIndex:
 
     def renumber(self, symbols: Symbols) -> None:
         """Set the number of the key of each id."""
-        self.symbols, self._order, self._table = symbols, None, None
+        self.symbols, self._index, self._table = symbols, None, None
         if len(symbols):
             self._span_to(int(symbols.min()), int(symbols.max()))
 
     def _span_to(self, low: int, high: int) -> None:
         """Have room in the table for numbers from ``low`` to ``high``, or have no table."""
         import numpy as np
+        import pyarrow as pa
 
         if len(self):
             low, high = min(low, self._span[0]), max(high, self._span[1])
         self._span, room = (low, high), high - low + 1
         if room > max(_TABLE_MIN, _TABLE_PER_KEY * len(self)):
             self._table = None
+            if self._index is None:
+                self._index = GroupIndex(ColumnKind.INT)
+                self._index.ids(pa.array(self.symbols))
         elif self._table is None or low < self._low or high >= self._low + len(self._table):
-            self._low = max(low - room // 4, -(2**63))
+            self._low, self._index = max(low - room // 4, -(2**63)), None
             self._table = np.full(room + room // 2, -1, np.int32)
             self._table[self.symbols - self._low] = np.arange(len(self))
 
     def _look_up(self, symbols: Symbols) -> Any:
         """Return the ids of ``symbols``, -1 for those without."""
         import numpy as np
+        import pyarrow as pa
 
-        if not len(self.symbols):
+        if self._index is not None:
+            return self._index.find(pa.array(symbols))
+        if self._table is None:
             return np.full(len(symbols), -1, np.int64)
-        if self._order is None:
-            self._order = np.argsort(self.symbols, kind="stable")
-            self._sorted = self.symbols[self._order]
-        places = np.minimum(np.searchsorted(self._sorted, symbols), len(self._sorted) - 1)
-        return np.where(self._sorted[places] == symbols, self._order[places], -1)
-
-
-def _distinct(symbols: Symbols) -> tuple[Symbols, Any, Any]:
-    """Return the distinct numbers, ascending, the first row of each, and per row the place among them."""
-    import numpy as np
-
-    n = len(symbols)
-    low, high = (int(symbols.min()), int(symbols.max())) if n else (0, -1)
-    if high - low > _SPARSE * n:
-        return _distinct_of_sparse(symbols)
-    offsets = symbols - low if low else symbols
-    first = np.full(high - low + 1, n, np.int64)
-    first[offsets[::-1]] = np.arange(n - 1, -1, -1, dtype=np.int64)  # of equal places the last one counts
-    there = np.flatnonzero(first < n)
-    if len(there) == len(first):
-        return there + low, first, offsets
-    places = np.empty(len(first), np.int64)
-    places[there] = np.arange(len(there), dtype=np.int64)
-    return there + low, first[there], places[offsets]
-
-
-def _distinct_of_sparse(symbols: Symbols) -> tuple[Symbols, Any, Any]:
-    import numpy as np
-
-    encoded = _arrow(symbols).dictionary_encode()
-    distinct, codes = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
-    first = np.empty(len(distinct), np.int64)
-    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1, dtype=np.int64)  # of equal places the last one counts
-    order = np.argsort(distinct)
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order), dtype=np.int64)
-    return distinct[order], first[order], places[codes]
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    import pyarrow as pa
-
-    column, kind = plain_keys(column, None)
-    if kind is None or column.null_count == len(column):  # None alone does not say of which type the other keys are
-        return pa.nulls(len(column))
-    return column if pa.types.is_integer(column.type) else column.cast(large_type(column.type))
-
-
-def large_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of text or bytes in which keys are returned."""
-    import pyarrow as pa
-
-    return pa.large_string() if pa.types.is_string(type_) or pa.types.is_large_string(type_) else pa.large_binary()
-
-
-def _arrow(places: Any) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(places)
+        places = symbols - self._low
+        inside = (symbols >= self._low) & (places >= 0) & (places < len(self._table))  # a place may be beyond 64 bits
+        return np.where(inside, self._table[np.where(inside, places, 0)], -1)

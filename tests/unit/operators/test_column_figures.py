@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -421,6 +422,33 @@ def test_keys_that_are_all_none() -> None:
     assert (in_arrays(again), held(again)) == (True, held(step))
     again.push(columns([None, "a"], [1, 2], pa.int64()))
     assert [value for _, value, _ in held(again)] == [1, 3]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("name", [name for name in ALL if name != "final"])
+def test_s2_s5_states_change_over_between_barriers_moves_and_restores(name: str, seed: int) -> None:
+    random, chain, parent = Random(seed), list[bytes](), None
+    step, by_rows = tracked(ALL[name]), Stepped(ALL[name])
+    for turn in range(20):
+        keys = random.choices("abcdefgh", k=random.choice([2, 5, 20]))
+        values = [random.randrange(5) for _ in keys]
+        before = len(step.rows()), len(by_rows.rows())
+        step.push(columns(keys, values, pa.int64()) if random.random() < 0.7 else rows(keys, values))
+        by_rows.push(rows(keys, values))
+        assert same(step.rows()[before[0] :]) == same(by_rows.rows()[before[1] :])
+        if random.random() < 0.5:
+            moved = Collect(dict.fromkeys(random.sample("abcdefgh", k=3)).keys())
+            step.push(moved)
+            step.push(Acquire(moved.states))
+        if random.random() < 0.5:
+            chain.append(barrier(step, f"s{turn}", parent))
+            parent = f"s{turn}"
+            again = restored(ALL[name], [chain])
+            assert shown(again) == shown(step)
+            if random.random() < 0.5:
+                step = again
+                operator_of(step).continue_chain(parent)
+        assert shown(step) == shown(by_rows)
 
 
 def test_slots_are_asked_for_each_key_once() -> None:
