@@ -1,4 +1,4 @@
-"""Adaptive batch sizes and measured throughput, from how long earlier rows took.
+"""Sizes of batches: adapted to how long earlier rows took, and too small for columns; and the measured throughput.
 
 Rule: durations come from the runtime's clock. A clock that does not advance limits nothing.
 """

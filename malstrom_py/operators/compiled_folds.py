@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 
 _COMPARED_FIRST: Final = 16
 _ROWS_PER_COMPARED: Final = 160_000
-_ABSENT: Any = object()
+"""Of about so many rows the first few of a batch are done both ways, which costs as much as a hundredth of them."""
+
+_UNKNOWN: Final[Any] = object()
+"""In place of the state with which a key begins, of a type that a lane does not hold."""
 
 _PLAIN_FUNCTIONS: Final[Mapping[Any, Callable[[Any, Any], Any]]] = {
     builtins.max: lambda one, other: max(one, other),  # noqa: PLW0108  it has instructions
@@ -220,16 +223,13 @@ class CompiledFold:
         refused = map(why_no_columns, trees if fold.output is None else [*trees, fold.output])
         if (why := next((one for one in refused if one is not None), None)) is not None:
             return why
-        begin_of = _begin_of if fold.output is None else _begin_as_seen
-        begins = [begin_of(change, form, name) for name, change in fold.changes.items()]
-        if _ABSENT in begins:
+        begins = [_begin_of(fold, change, form, name) for name, change in fold.changes.items()]
+        if _UNKNOWN in begins:
             return "has a state that begins as another type"
         if not self._know(fold) or self._known is None:
             return "does something else with rows of another form"
         fields = sorted(name for name in fold.traced.fields if not name.startswith(STATE))
-        return _Plan(
-            fold, self._known[2], self._known[1], [None if one is _NONE else one for one in begins], fields, form
-        )
+        return _Plan(fold, self._known[2], self._known[1], begins, fields, form)
 
     # The net below the proof
 
@@ -276,9 +276,6 @@ class CompiledFold:
         return sent
 
 
-_NONE: Any = object()
-
-
 def _shape_of(fold: Fold) -> Shape:
     return shape_of_one() if list(fold.changes) == [""] else shape_of_fields(list(fold.changes))
 
@@ -292,27 +289,19 @@ def _refuse(*_: Any) -> Any:
     raise InternalError("a fold in arrays has no states of rows")
 
 
-def _begin_as_seen(change: Change, form: Form, name: str) -> Any:
-    """Return what `_begin_of` returns where the output depends on the state: so a new key has that of its default."""
-    begin = form.default[name] if type(form.default) is dict else form.default
-    if begin is None:
-        return _NONE
-    if _kind_of(begin) != change.kind:
-        return _ABSENT
-    return _NONE if change.how == "sum" and repr(begin) in ("0", "0.0") else begin
-
-
-def _begin_of(change: Change, form: Form, name: str) -> Any:
-    """Return the state with which a new key begins, `_NONE` if its first part is its state; `_ABSENT`: unknown."""
-    begin = form.default[name] if type(form.default) is dict else form.default
-    if begin is None or change.how == "last":
-        return _NONE
-    if change.how == "sum" and type(begin) in (int, float) and repr(begin) in ("0", "0.0"):
-        return _NONE
-    loses = {"largest": -math.inf, "smallest": math.inf}.get(change.how)
-    if type(begin) is float and begin == loses:
-        return _NONE
-    return begin if _kind_of(begin) == change.kind else _ABSENT
+def _begin_of(fold: Fold, change: Change, form: Form, name: str) -> Any:
+    """Return the state with which a new key begins, None if its first part is its state. Where the output depends on
+    the state, that is the default.
+    """
+    begin, is_seen = form.default[name] if type(form.default) is dict else form.default, fold.output is not None
+    if begin is None or (change.how == "last" and not is_seen):
+        return None
+    fits = _kind_of(begin) == change.kind
+    is_zero = change.how == "sum" and type(begin) in (int, float) and repr(begin) in ("0", "0.0")
+    loses = type(begin) is float and begin == {"largest": -math.inf, "smallest": math.inf}.get(change.how)
+    if (is_zero and (fits or not is_seen)) or (loses and not is_seen):
+        return None
+    return begin if fits else _UNKNOWN
 
 
 def _kind_of(value: Any) -> str | None:

@@ -125,7 +125,7 @@ class Panes(ManyValues):
         self.symbols.forget([index for index in indexes if isinstance(index, SymbolIndex)])
 
     def merged(
-        self, panes: Iterable[int], merge: Callable[[Any, Any], Any], keys: Collection[Any] | None = None
+        self, panes: Sequence[int], merge: Callable[[Any, Any], Any], keys: Collection[Any] | None = None
     ) -> Pane:
         """Return the states of ``panes``, ascending, merged by key; of ``keys``, None: of all."""
         parts = [self.open[pane] for pane in panes]
@@ -135,8 +135,13 @@ class Panes(ManyValues):
                 return Groups.merged(groups)
             except NotColumnar:
                 """As rows."""
+        return self._merged_rows(panes, merge, keys)
+
+    def _merged_rows(
+        self, panes: Sequence[int], merge: Callable[[Any, Any], Any], keys: Collection[Any] | None
+    ) -> dict[Any, Any]:
         states: dict[Any, Any] = {}
-        for part in parts:
+        for part in [self.open[pane] for pane in panes]:
             for key, state in self.as_dict(part).items():
                 if keys is None or key in keys:
                     states[key] = merge(states[key], state) if key in states else state

@@ -237,16 +237,9 @@ class RunPanes(Panes):
                 del latest[key]
         return super().pop_pane(pane)
 
-    def merged(
-        self, panes: Iterable[int], merge: Callable[[Any, Any], Any], keys: Collection[Any] | None = None
-    ) -> Pane:
-        parts = [self.open[pane] for pane in panes]
-        groups = [part for part in parts if isinstance(part, Groups)]
-        if groups and keys is None:
-            try:
-                return Groups.merged(groups)
-            except NotColumnar:
-                """As rows."""
+    def _merged_rows(
+        self, panes: Sequence[int], merge: Callable[[Any, Any], Any], keys: Collection[Any] | None
+    ) -> dict[Any, Any]:
         self.to_rows()
         of_keys: dict[Any, list[tuple[int, int, Any]]] = {}
         for pane in panes:

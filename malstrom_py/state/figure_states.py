@@ -151,6 +151,7 @@ class FigureStates(ArrayValues):
 
     def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
         import numpy as np
+        import pyarrow as pa
 
         groups = self.groups
         if keys is None:
@@ -158,9 +159,9 @@ class FigureStates(ArrayValues):
             return self._image_of(groups.keys(ids), ids, slots_of).without_absent()
         found = groups.find(keys)
         there = found >= 0
-        ids, gone = found[there], keys.filter(pa_flags(~there))
+        ids, gone = found[there], keys.filter(pa.array(~there))
         gone_slots = np.array(slots_of(gone.to_pylist()) if slots_of and len(gone) else [0] * len(gone), np.int64)
-        image = self._image_of(keys.filter(pa_flags(there)), ids, slots_of)
+        image = self._image_of(keys.filter(pa.array(there)), ids, slots_of)
         return image._replace(gone=gone, gone_slots=gone_slots).without_absent()
 
     def _image_of(self, keys: pa.Array, ids: Array, slots_of: SlotsOf | None) -> ColumnImage:
@@ -196,10 +197,3 @@ class FigureStates(ArrayValues):
 
     def __contains__(self, key: object) -> bool:
         return bool(ids_of(self.find, [key])[0] >= 0)  # a state may be None
-
-
-def pa_flags(flags: Any) -> pa.Array:
-    """Return a vector of flags as a column."""
-    import pyarrow as pa
-
-    return pa.array(flags)

@@ -279,10 +279,12 @@ class NativeIndex:
         if not self._is_text:
             return pa.array(ends.copy() if ids is None else ends[places], type_, mask=missing)
         text = self._seen(self._library.ms_index_bytes(self._pointer), int(ends[-1]) if n else 0)
-        if ids is None:
+        if ids is None or n <= _FEW * len(places):
             offsets = pa.py_buffer(np.concatenate([np.zeros(1, np.int64), ends]))
-            valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
-            return pa.Array.from_buffers(type_, n, [valid, offsets, pa.py_buffer(text.to_pybytes())])
+            there = pa.py_buffer(np.packbits(np.arange(n) != null, bitorder="little"))
+            kept = text if ids is not None else pa.py_buffer(text.to_pybytes())
+            whole = pa.Array.from_buffers(type_, n, [None if null < 0 else there, offsets, kept])
+            return whole if ids is None else whole.take(pa.array(places))
         # A key starts where the one before it ends: all but the first are an array, of which nothing is copied.
         rest = pa.Array.from_buffers(type_, max(n - 1, 0), [None, numbers, text])
         is_first = places == 0
@@ -300,6 +302,9 @@ class NativeIndex:
 
 
 _HALF: Final = (1 << 32) - 1
+_FEW: Final = 4
+"""Of at most so many keys for each that is asked for, all are made an array."""
+
 _NO_MEMORY: Final = -1
 _NOT_TEXT: Final = -3
 

@@ -25,7 +25,6 @@ from malstrom_py.state.group_values import (
     longer,
     number_column,
     numbers_of,
-    picked,
     validity,
 )
 
@@ -70,7 +69,7 @@ class Lane:
 
     def pick(self, ids: Array) -> None:
         for name in self.fields():
-            setattr(self, name, picked(getattr(self, name), ids))
+            setattr(self, name, getattr(self, name)[ids])
 
     def clear(self, ids: Array) -> None:
         for name, absent in self.fields().items():

@@ -176,8 +176,3 @@ def longer(array: Array, capacity: int, absent: Any) -> Array:
     longer = np.full(capacity, absent, array.dtype) if absent else np.zeros(capacity, array.dtype)
     longer[: len(array)] = array
     return longer
-
-
-def picked(array: Array, ids: Array) -> Array:
-    """Return the entries of ``ids`` alone."""
-    return array[ids]

@@ -16,7 +16,7 @@ from malstrom_py.state import group_kernels
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, keys_as_columns, listed_keys
 from malstrom_py.state.group_lanes import CAPACITY
-from malstrom_py.state.group_values import Array, Values, longer, picked
+from malstrom_py.state.group_values import Array, Values, longer
 from malstrom_py.state.kept_lanes import LANES, lane_of
 from malstrom_py.state.key_symbols import SymbolIndex
 
@@ -328,8 +328,8 @@ class Groups:
         keys = self.index.raw(live)
         self.index = self.index.fresh()
         self.index.group(keys)
-        self._live = picked(self._live, live)
-        self.changed = picked(self.changed, live)
+        self._live = self._live[live]
+        self.changed = self.changed[live]
         self._slots = self._slots[:0]
         for lane in self._lanes:
             lane.pick(live)

@@ -16,8 +16,6 @@ from malstrom_py.state import group_kernels
 from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, plain_keys
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from malstrom_py.state.group_index import Keys
 
 Symbols = Any
