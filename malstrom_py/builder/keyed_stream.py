@@ -499,19 +499,32 @@ class KeyedStreamBuilder(Joins[K, V_co]):
         return self._then("aggregate", name, factory, None, on_error=on_error, detail=detail, upgrade=kept)
 
     def top_n(
-        self, name: str, n: int, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Kept]
+        self,
+        name: str,
+        n: int,
+        *,
+        by: By[V_co, Any] = None,
+        on_error: OnError = "fail",
+        compile: bool = True,
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, list[V_co]]:
         """Emit per record the list of its key's ``n`` largest values so far, largest first."""
-        factory = partial(TopN, n=at_least(1, n, name, "n"), by=number_of(by, name))
+        compiles = compile and self.job.compiles
+        factory = partial(TopN, n=at_least(1, n, name, "n"), by=number_of(by, name), compiles=compiles)
         return self._then("top_n", name, factory, by, on_error=on_error, upgrade=upgrade)
 
     def distinct(
-        self, name: str, *, by: By[V_co, Any] = None, on_error: OnError = "fail", **upgrade: Unpack[Kept]
+        self,
+        name: str,
+        *,
+        by: By[V_co, Any] = None,
+        on_error: OnError = "fail",
+        compile: bool = True,
+        **upgrade: Unpack[Kept],
     ) -> KeyedStreamBuilder[K, V_co]:
         """Keep the first record of each value (or of each ``by``) per key."""
-        return self._then(
-            "distinct", name, partial(Distinct, by=number_of(by, name)), by, on_error=on_error, upgrade=upgrade
-        )
+        factory = partial(Distinct, by=number_of(by, name), compiles=compile and self.job.compiles)
+        return self._then("distinct", name, factory, by, on_error=on_error, upgrade=upgrade)
 
     def final(self, name: str | None = None, **upgrade: Unpack[Upgrade]) -> KeyedStreamBuilder[K, V_co]:
         """Send the last value of each key, once, at the end of the stream: of a running aggregate the final one.

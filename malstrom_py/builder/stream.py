@@ -291,12 +291,14 @@ class StreamBuilder(Generic[K, V_co]):
     """`key_by` under its name in Malstrom."""
 
     def key_local(
-        self, name: str, key: Callable[[V_co], K2] | str, *, on_error: OnError = "fail"
+        self, name: str, key: Callable[[V_co], K2] | str, *, on_error: OnError = "fail", compile: bool = True
     ) -> StreamBuilder[K2, V_co]:
         """Key each record on its worker, without distributing: no stateful step may follow (R11)."""
         traits = replace(self.traits, keyed=False, local=True, key_names=key_names(key))
         function = field_getter(key, name)
-        ref = self._add("key_local", name, partial(KeyLocal, fn=function), function, traits=traits, on_error=on_error)
+        column, compiles = key if isinstance(key, str) else None, compile and self.job.compiles
+        factory = partial(KeyLocal, fn=function, column=column, compiles=compiles)
+        ref = self._add("key_local", name, factory, function, traits=traits, on_error=on_error)
         return StreamBuilder(self.job, ref, traits)
 
     def assign_timestamps(

@@ -27,7 +27,6 @@ from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext, read_by
 from malstrom_py.operators.column_figures import (
     ColumnFigures,
     FieldColumns,
-    column_for,
     functions_of,
     in_arrays,
     keys_column_of,
@@ -238,6 +237,11 @@ def _unrolled(names: Sequence[str], ones: Sequence[Aggregation[Any, Any]]) -> Lo
     return loop
 
 
+def function_of(by: Callable[[Any], Any] | None) -> Sequence[Callable[[Any], Any]]:
+    """Return ``by`` alone if it is a function that may be compiled: neither None nor the look-up of a column."""
+    return () if by is None or column_of(by) is not None else (by,)
+
+
 class Figure(FigureStep):
     """A step with one running figure, which ``aggregation`` defines. ``by`` says what of a value is aggregated."""
 
@@ -251,8 +255,7 @@ class Figure(FigureStep):
 
     @classmethod
     def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
-        by = options.get("by")
-        return () if by is None or column_of(by) is not None else (by,)
+        return function_of(options.get("by"))
 
     def __init__(
         self,
@@ -407,16 +410,22 @@ class Distinct(KeyedOperator):
 
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
-        name = column_of(options.get("by"))
-        return None if name is None else ColumnsRead(frozenset((name,)), passes=True)
+        return read_by(options.get("by"), passes=True)
 
-    def __init__(self, context: StepContext, *, by: Callable[[Any], Any] | None) -> None:
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        return function_of(options.get("by"))
+
+    def __init__(self, context: StepContext, *, by: Callable[[Any], Any] | None, compiles: bool = True) -> None:
         super().__init__(context, function=by, by=by)
-        self.takes_columns = self.takes_columns or by is None
+        self._fields = FieldColumns(context, function_of(by), compiles=compiles, is_sent=True)
+        self._has_names = self.takes_columns or by is None
+        self.takes_columns = self._has_names or self._fields.are_compiled
         self.state.arrays = SeenValues
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         first = in_arrays(self.state, batch, self._first_of)
+        self.takes_columns = self._has_names or first is not None
         if first is None:
             super().on_batch(batch, out)
         elif len(first) == len(batch):
@@ -427,7 +436,7 @@ class Distinct(KeyedOperator):
 
     def _first_of(self, batch: ColumnBatch) -> Any:
         """Add the rows of columns. Return the indices of those with a new value. `NotColumnar` if rows must do it."""
-        column = column_for(self._column, batch) if self._by is None or self._column else None
+        column = self._fields.of(self._column or self._by, batch)
         if column is None:
             raise NotColumnar("a field that is not a column")
         return self.state.to_arrays().add(keys_column_of(batch), column)
@@ -460,14 +469,36 @@ class TopN(FigureStep):
 
     advice = "Name a column or a function with by=, or filter such values out before it"
 
-    def __init__(self, context: StepContext, *, n: int, by: Callable[[Any], Any] | None) -> None:
+    @classmethod
+    def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:
+        return function_of(options.get("by"))
+
+    @classmethod
+    def why_never(cls, function: Callable[..., Any]) -> str | None:
+        from malstrom_py.traced.tracing import field_returned, why_impure
+
+        if field_returned(function) is not None:
+            return None
+        return why_impure(function) or "does more than to look up a field"
+
+    def __init__(self, context: StepContext, *, n: int, by: Callable[[Any], Any] | None, compiles: bool = True) -> None:
         super().__init__(context, function=by)
         self._n = n
         self._rank = by
-        column = column_of(by)
-        self.has_names = self.takes_columns = by is None or column is not None
+        column, self._is_function = column_of(by), bool(function_of(by))
+        if self._is_function and by is not None and compiles:
+            from malstrom_py.traced.tracing import field_returned  # a job is defined without it
+
+            column = field_returned(by)
+        self.has_names = by is None or (column is not None and not self._is_function)
+        self.takes_columns = self.has_names or column is not None
         if self.takes_columns and n <= CELLS_MAX:
             self.over_columns = ColumnFigures(self.state, [top(n, column)], shape_of_one())
+
+    def on_batch(self, batch: Batch, out: Outlet) -> None:
+        if self._is_function and isinstance(batch, ColumnBatch) and not self.context.trusts_columns(batch):
+            batch = batch.with_values(batch.values)  # a function of an earlier step may have changed them
+        super().on_batch(batch, out)
 
     def rows(self, keys: list[Any], values: list[Any]) -> Rows:
         ranks = values if self._rank is None else map(looked_up(self._rank), values)

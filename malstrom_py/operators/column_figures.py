@@ -34,10 +34,12 @@ T = TypeVar("T")
 class FieldColumns:
     """Columns of the ``fields`` of aggregations: of a name its column, of a function its results, if these are proven.
 
-    ``compiles``: whether functions are computed on columns; others are called for each row.
+    ``compiles``: whether functions are computed on columns; others are called for each row. ``is_sent``: the rows are
+    sent with them.
     """
 
-    def __init__(self, context: StepContext, fields: Iterable[Field], *, compiles: bool) -> None:
+    def __init__(self, context: StepContext, fields: Iterable[Field], *, compiles: bool, is_sent: bool = False) -> None:
+        self._is_sent = is_sent
         self._compiled: dict[int, CompiledFunction] = {}
         functions = [field for field in fields if callable(field)]
         if functions:
@@ -55,7 +57,7 @@ class FieldColumns:
         compiled = self._compiled.get(id(field))
         if compiled is None:
             return column_for(field, batch)
-        column = compiled.column(batch, is_sent=False)
+        column = compiled.column(batch, is_sent=self._is_sent)
         if column is None and compiled.has_made_columns and callable(field):
             with suppress(Exception):  # the step calls it again, row by row, and decides what an error of a row means
                 made = compiled.again(batch, list(map(field, batch.values)))

@@ -16,7 +16,7 @@ from malstrom_py.data.messages import PartMessage
 from malstrom_py.data.row_form import SCALAR, python_values
 from malstrom_py.errors import CodecError
 from malstrom_py.errors.text import describe_function
-from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext, read_by
+from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.operators.first_rows import NoneWatch
 from malstrom_py.operators.stateless import FunctionStep
@@ -59,9 +59,13 @@ class KeyBy(FunctionStep):
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
         made = self._compiled.again(batch, keys)
         if isinstance(made, ColumnBatch) and isinstance(batch, ColumnBatch) and made.form is SCALAR:
-            out.send(batch.with_key_column(made.columns.column(0)))
+            self.send(batch, batch.with_key_column(made.columns.column(0)), out)
         else:
-            out.send(batch.with_keys(keys))
+            self.send(batch, batch.with_keys(keys), out)
+
+    def send(self, batch: Batch, keyed: Batch, out: Outlet) -> None:
+        """Send ``batch`` with its keys."""
+        out.send(keyed)
 
     def _send_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
         """Key ``batch`` by a column; False if there is none, or it has a key that is not legal."""
@@ -69,7 +73,7 @@ class KeyBy(FunctionStep):
         if series is not None and is_always_legal(series):
             if self._none_watch.active:
                 self._none_watch.counted(len(series), series.null_count())
-            out.send(batch.with_key_column(series))
+            self.send(batch, batch.with_key_column(series), out)
             return True
         column = self._compiled.keys(batch) if self._column is None else batch.column(self._column)
         self.takes_columns = self._column is not None or column is not None
@@ -81,13 +85,31 @@ class KeyBy(FunctionStep):
             return False  # row by row, to find the illegal keys
         if self._none_watch.active:
             self._none_watch.counted(len(column), getattr(column, "null_count", 0))  # tuples have none
-        out.send(batch.with_key_column(column))
+        self.send(batch, batch.with_key_column(column), out)
         return True
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
         """Send messages about parts to dead letters only: the source region ends here, but they remain in it."""
         if self.context.dead_letter_port is not None:
             out.send(message, self.context.dead_letter_port)
+
+
+class KeyLocal(KeyBy):
+    """Keys each record by ``fn(value)`` on its current worker: records of one key may be on several workers.
+
+    F4: a key that is not legal (NaN, a list, …) is a `CodecError`, or handled by ``on_error``. The batch keeps its
+    part, so generate_epochs may still follow.
+    """
+
+    def __init__(self, context: StepContext, **options: Any) -> None:
+        super().__init__(context, **options)
+        self._none_watch.active = False  # that many records have no key may be meant: no state is shared
+
+    def send(self, batch: Batch, keyed: Batch, out: Outlet) -> None:
+        out.send(keyed.of_part(batch.part, named=getattr(batch, "named", False)))
+
+    def on_part(self, message: PartMessage, out: Outlet) -> None:
+        out.forward(message)
 
 
 class KeepKeys(Operator):
@@ -154,25 +176,3 @@ def keys_to_check(column: pa.Array | pa.RecordBatch) -> list[Any]:
     except pa.ArrowNotImplementedError:
         """Arrow has no distinct values of nested types: check all."""
     return python_values(column, "the key")
-
-
-class KeyLocal(Operator):
-    """Keys each record by ``fn(value)`` on its current worker: records of one key may be on several workers.
-
-    F4: a key that is not legal (NaN, a list, …) is a `CodecError`, or handled by ``on_error``.
-    """
-
-    @classmethod
-    def columns_read(cls, **options: Any) -> ColumnsRead | None:
-        return read_by(options["fn"], passes=True)
-
-    def __init__(self, context: StepContext, *, fn: Callable[[Any], Any]) -> None:
-        super().__init__(context)
-        self._fn = fn
-        self._failures = ErrorPolicy(context)
-
-    def on_batch(self, batch: Batch, out: Outlet) -> None:
-        batch, keys = call_each(self._fn, batch, self._failures, out)
-        batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
-        # Unlike key_by, the batch keeps its part, so generate_epochs may still follow.
-        out.send(Batch(batch.values, keys=keys, timestamps=batch.timestamps, part=batch.part))

@@ -76,6 +76,19 @@ def trace(
     return Traced(tree, checking.outside, frozenset(paths.fields), nullable)
 
 
+def field_returned(function: Callable[[Any], Any]) -> str | None:
+    """Return the name of the field that ``function`` returns of a row that is a dict; None if it does anything else.
+
+    >>> field_returned(lambda row: row["price"]), field_returned(lambda row: row["price"] * 2)
+    ('price', None)
+    """
+    traced = trace(function, _AnyFields("other"))
+    if not isinstance(traced, Traced) or function.__code__.co_names or function.__code__.co_freevars:
+        return None
+    value = traced.tree.value if isinstance(traced.tree, Result) else None
+    return str(value.arguments[0]) if isinstance(value, Node) and value.operation == "field" else None
+
+
 class _AnyFields(dict[str, Kind]):
     """The kinds of fields that are not known: there is each field, of ``kind``; with "other" nothing can be done."""
 

@@ -9,6 +9,7 @@ import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -318,3 +319,34 @@ def test_windows_by_several_fields_give_what_python_gives(monkeypatch: pytest.Mo
         assert found == expected, (seed, key)
         assert sum(map(len, out.by_key.values())) == len(expected)
     assert met[True]
+
+
+VALUES: Sequence[Callable[[Row], Any]] = (
+    lambda r: r["n"],
+    lambda r: r["n"] % 3 + r["m"],
+    lambda r: r["id"],
+    lambda r: len(r["s"]) - 6 // r["m"],  # by zero for some
+)
+
+
+def test_what_is_distinct_or_largest_by_a_function_is_what_python_gives() -> None:
+    for seed in range(SEEDS):
+        rng = random.Random(seed)
+        rows, key, value = drawn_rows(rng), rng.choice([*SEVERAL, KEYS[0]]), rng.choice(VALUES)
+        rank = rng.choice(VALUES[:3])
+        job, once, best = mp.Job("values"), sinks.Memory(), sinks.Memory()
+        stream = job.source("rows", sources.Memory(rows, parts=PARTS)).select("columns", *rows[0]).key_by("key", key)
+        stream.distinct("once", by=value, on_error="skip").sink("distinct", once)
+        numbers = stream.map("numbers", lambda r: {"id": r["id"], "n": r["n"], "m": r["m"]})
+        numbers.top_n("best", 3, by=rank).final().sink("largest", best)
+        mp.Simulation(workers=rng.randint(1, 3), seed=seed, checks=rng.random() < 0.5).run(job)
+        expected, ranks = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
+        for row in rows:
+            ranks[repr(key(row))].append(rank(row))
+            with suppress(ZeroDivisionError):
+                made = value(row)
+                expected[repr(key(row))].append(made)
+        found = {repr(one): sorted(map(value, of)) for one, of in once.by_key.items()}
+        assert found == {one: sorted(set(of)) for one, of in expected.items()}, seed
+        largest = {repr(one): [rank(row) for row in of[-1]] for one, of in best.by_key.items()}
+        assert largest == {one: sorted(of)[::-1][:3] for one, of in ranks.items()}, seed

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-import pickle
-import re
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -21,24 +17,19 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.row_form import form_of
 from malstrom_py.errors import CodecError, InternalError, OperatorError
 from malstrom_py.operators import compiled
-from malstrom_py.operators.aggregate import Sum
+from malstrom_py.operators.aggregate import Distinct, TopN
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.batch_sizing import SMALL_IN_A_ROW
 from malstrom_py.operators.branching import Branch, Split
 from malstrom_py.operators.compiled import CompiledFunction
 from malstrom_py.operators.event_time import AssignTimestamps
-from malstrom_py.operators.key_by import KeyBy
+from malstrom_py.operators.key_by import KeyBy, KeyLocal
 from malstrom_py.operators.stateless import Filter, FilterMap, Map, MapWithKey
-from malstrom_py.state.figure_states import FigureStates
-from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.traced.in_python import check_held
 from malstrom_py.traced.tracing import why_never
-from malstrom_py.windows import WINDOW_RESULT, WindowResult
 from tests.unit.operators.stepping import Stepped
 
 
@@ -96,6 +87,7 @@ def test_steps_send_columns() -> None:
         partial(Map, fn=lambda r: {"i": r["i"] * 908 // 1000}),
         partial(Filter, predicate=lambda r: r["i"] > 1),
         partial(KeyBy, fn=lambda r: r["s"]),
+        partial(KeyLocal, fn=lambda r: (r["s"], r["i"])),
         partial(FilterMap, fn=lambda r: {"i": r["i"]} if r["i"] > 1 else None),
         partial(Branch, predicate=lambda r: r["i"] > 1),
         partial(Split, n=2, fn=lambda r: [0] if r["i"] > 1 else (0, 1)),
@@ -132,141 +124,30 @@ def test_branches_divide_and_count_nothing_twice() -> None:
     assert [batch.values for batch in stepped.batches(1)] == [[{"i": 2}]]
 
 
-@pytest.mark.parametrize(
-    ("function", "keys"),
-    [
-        (lambda r: (r["i"], r["s"]), [(1, "a"), (2, None), (3, "a")]),
-        (lambda r: (r["i"] % 2, r["f"] > 1, "x"), [(1, False, "x"), (0, True, "x"), (1, False, "x")]),
-    ],
-)
-def test_keys_of_two_fields_are_the_tuples_of_rows(function: Callable[[Any], Any], keys: list[Any]) -> None:
-    given = batch_of(i=pa.array([1, 2, 3], pa.int8()), s=["a", None, "a"], f=[0.5, 1.5, 1.0])
-    (sent,) = Stepped(partial(KeyBy, fn=function)).push(given).batches()
-    assert isinstance(sent, ColumnBatch)
-    assert (sent.key_column, given.rows_made) == (None, False)
-    for batch, expected in (
-        (sent, keys),
-        (sent.take([2, 0]), [keys[2], keys[0]]),
-        (sent.where(pl.Series([True, False, True])), [keys[0], keys[2]]),
-        (sent.compress([0, 1, 1]).cut(1, 2), keys[2:]),
-        (pickle.loads(pickle.dumps(sent)), keys),
-    ):
-        assert isinstance(batch, ColumnBatch)
-        assert batch.is_keyed
-        assert repr(batch.keys) == repr(expected)
-
-
-def test_a_tuple_with_nan_is_the_error_of_rows() -> None:
-    def keyed(*, compile: bool) -> Any:
-        rows = mp.Job("job", compile=compile).source(
-            "in", sources.Memory([{"i": 1, "f": 0.5}, {"i": 2, "f": float("nan")}])
-        )
-        return rows.select("columns", "i", "f").key_by("key", lambda r: (r["i"], r["f"])).count("n")
-
-    errors = []
-    for compile in (True, False):
-        with pytest.raises(CodecError) as raised:
-            mp.collect(keyed(compile=compile))
-        errors.append(re.sub(r"lambda> at \S*", "", str(raised.value)))
-    assert errors[0] == errors[1]
-
-
-@pytest.mark.parametrize("key", [lambda r: (r["i"] % 2, r["s"]), lambda r: (r["s"], r["i"] % 3, r["i"] % 2)])
-def test_figures_by_two_fields_are_in_arrays_and_at_rest_as_of_rows(key: Callable[[Any], Any]) -> None:
-    given = batch_of(i=list(range(8)), s=["a", "b", None, "a", "b", "a", None, "b"])
-    (keyed,) = Stepped(partial(KeyBy, fn=key)).push(given).batches()
-    assert isinstance(keyed, ColumnBatch)
-    assert keyed.key_columns is not None
-    figure = partial(Sum, by=lambda r: r["i"])
-    columns, rows = Stepped(figure), Stepped(figure)
-    rows.push(Batch(keyed.values, keys=keyed.keys))
-    columns.push(ColumnBatch(given.columns, key_column=keyed.key_columns))
-    assert repr(columns.rows()) == repr(rows.rows())
-    assert isinstance(columns.operator, Sum)
-    assert isinstance(rows.operator, Sum)
-    ours, theirs = columns.operator.state, rows.operator.state
-    assert isinstance(ours.values, FigureStates)
-    assert not ours.by_slot
-    assert repr(dict(ours.values.items())) == repr(dict(theirs.values))
-    stored = ours.snapshot()
-    assert stored == theirs.snapshot()
-    restored = KeyedState("x", Codec())
-    restored.restore(stored)
-    assert repr(restored.values) == repr(dict(theirs.values))
-    some = next(iter(theirs.values))
-    assert ours.collect([some, (5, 5)]) == theirs.collect([some, (5, 5)])
-    assert some not in ours.values
-
-
-class Trip(msgspec.Struct):
-    car: str
-    km: float | None
-    n: int
-
-
-@dataclass
-class Ride:
-    car: str
-    km: float | None
-    n: int
-
-
-class Way(NamedTuple):
-    car: str
-    km: float | None
-    n: int
-
-
-class Odd(Ride):
-    def __post_init__(self) -> None:
-        self.n += 1
-
-
-OF_CLASSES: dict[str, Callable[[Any], Any]] = {
-    "map": lambda stream: stream.map("x", lambda r: {"car": r.car.upper(), "n": r.n * 2, "km": r.km}),
-    "filter": lambda stream: stream.filter("x", lambda r: r.n > 1),
-    "filter_map": lambda stream: stream.filter_map("x", lambda r: {"n": r.n} if r.km else None),
-    "filter_map to itself": lambda stream: stream.filter_map("x", lambda r: r if r.n > 1 else None),
-    "branch": lambda stream: stream.branch("x", lambda r: r.km is None)[1],
-    "sums": lambda stream: stream.key_by("k", lambda r: (r.car, r.n % 2)).sum("x", by=lambda r: r.n + 1).final(),
-}
-
-
-@pytest.mark.parametrize("name", OF_CLASSES)
-@pytest.mark.parametrize("rows", [Trip, Ride, Way, Odd])
-def test_rows_of_a_class_are_computed_by_their_fields(name: str, rows: Any, tmp_path: Path) -> None:
-    table = pa.table({"car": ["a", "b", "a"] * 9, "km": [1.5, None, 3.0] * 9, "n": [1, 2, 3] * 9})
-    pq.write_table(table, tmp_path / "in.parquet", row_group_size=9)
-
-    def collected(*, compile: bool) -> list[Any]:
-        stream = mp.Job("job", compile=compile).source("in", sources.Files(tmp_path / "in.parquet", rows=rows))
-        return mp.collect(OF_CLASSES[name](stream))
-
-    assert repr(collected(compile=True)) == repr(collected(compile=False))
-
-
-def test_no_object_is_made_of_rows_of_a_class() -> None:
-    for kind in (Trip, Ride, Way):
-        given = ColumnBatch(pa.record_batch({"car": ["a", "b"], "km": [1.5, None], "n": [1, 2]}), form=form_of(kind))
-        for step in (
-            partial(Map, fn=lambda r: {"n": r.n * 2}),
-            partial(Filter, predicate=lambda r: r.n > 1),
-            partial(KeyBy, fn=lambda r: r.car),
-        ):
-            (sent,) = Stepped(step).push(given).batches()
-            assert isinstance(sent, ColumnBatch)
+def test_what_is_distinct_or_largest_by_a_function_stays_columns() -> None:
+    rows = {"i": [3, 1, 4, 1], "s": [5, 6, 5, 6]}
+    for step in (partial(Distinct, by=lambda r: r["i"] % 3), partial(TopN, n=2, by=lambda r: r["i"])):
+        given = ColumnBatch(pa.RecordBatch.from_pydict(rows), key_column=pa.array(rows["s"]))
+        (sent,) = Stepped(step).push(given).batches()
+        assert isinstance(sent, ColumnBatch)
         assert not given.rows_made
+        (called,) = Stepped(partial(step, compiles=False)).push(given).batches()
+        assert sent.values == called.values
 
 
-def test_results_of_windows_are_computed_by_their_fields() -> None:
-    windows = WindowResult(0, 10, 5, False), WindowResult(10, 20, 7, False)
-    given = ColumnBatch(
-        pa.record_batch({"start": [0, 10], "end": [10, 20], "value": [5, 7], "update": [False, False]}),
-        form=WINDOW_RESULT,
+def test_the_largest_by_a_function_are_of_rows_that_a_function_has_changed() -> None:
+    given = ColumnBatch(pa.RecordBatch.from_pydict({"i": [1, 2]}), key_column=pa.array(["a", "a"]))
+    given.values[0]["i"] = 5
+    (sent,) = Stepped(partial(TopN, n=1, by=lambda r: r["i"])).push(given).batches()
+    assert sent.values == [[{"i": 5}], [{"i": 5}]]
+
+
+def test_the_part_stays_where_keys_are_of_one_worker() -> None:
+    (sent,) = (
+        Stepped(partial(KeyLocal, fn=lambda r: r["i"])).push(batch_of(i=[1, 2]).of_part("p", named=True)).batches()
     )
-    (sent,) = Stepped(partial(Map, fn=lambda w: {"at": w.start, "n": w.value + 1})).push(given).batches()
     assert isinstance(sent, ColumnBatch)
-    assert sent.values == [{"at": one.start, "n": one.value + 1} for one in windows]
+    assert (sent.part, sent.named, sent.keys) == ("p", True, [1, 2])
 
 
 def test_split_divides_and_counts_what_goes_nowhere() -> None:
@@ -362,6 +243,16 @@ VALUES: dict[str, Callable[[Any], Any]] = {
         .final()
         .map_with_key("z", lambda k, n: {"k": k, "n": n})
     ),
+    "distinct by a function": lambda stream: stream.key_by("y", lambda r: r["d"]).distinct(
+        "x", by=lambda r: r["i"] % 2
+    ),
+    "the largest by a function": lambda stream: stream.key_by("y", lambda r: r["d"]).top_n(
+        "x", 2, by=lambda r: -r["i"]
+    ),
+    "the largest by a field": lambda stream: (
+        stream.map("x", lambda r: {"i": r["i"]}).key_by("y", lambda r: r["i"] % 2).top_n("z", 2, by=lambda r: r["i"])
+    ),
+    "keys of one worker": lambda stream: stream.key_local("y", lambda r: r["i"] % 2),
     "keys and rows": lambda stream: (
         stream.map("x", lambda r: {"i": r["i"], "f": r["f"]})
         .key_by("y", lambda r: r["i"])
@@ -533,6 +424,9 @@ def test_the_first_job_of_a_user(tmp_path: Path) -> None:
 
 def test_why_a_function_is_not_compiled() -> None:
     assert why_never(lambda r: print(r)) == "calls print"  # noqa: PLW0108
+    assert [TopN.why_never(one) for one in (lambda r: r["i"], lambda r: -r["i"], lambda r: print(r))] == [  # noqa: PLW0108
+        *(None, "does more than to look up a field", "calls print")
+    ]
     compiled: list[Callable[..., Any]] = [
         *(lambda r: r["i"] > 1, lambda r: {**r, "s": r["s"].lower()}, lambda r: 1 if "i" in r else None),
         *(lambda n: n * 2, lambda word: word.lower(), lambda k, n: {"k": k, "n": n}, lambda k, r: {**r, "k": k}),
