@@ -315,7 +315,8 @@ def _structs(column: pa.Array, what: str) -> list[Any]:
     fields = [field.name for field in column.type]
     if not fields or len(set(fields)) < len(fields) or len(fields) > _COMPILED_MAX:
         return list(column.to_pylist())
-    lists = [python_values(inner, what) for inner in column.flatten()]
+    # `flatten` ends the process where unions are inside, and none are null that a struct hides.
+    lists = [python_values(column.field(at), what) for at in range(len(fields))]
     return _dicts(len(fields))(fields, zip(*lists, strict=True))
 
 

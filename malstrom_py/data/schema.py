@@ -175,36 +175,78 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
     return map_inside(type_, plain_type)
 
 
-_last: tuple[pa.Schema, pa.Schema] | None = None
-"""The last schema that `without_views` got, and that of its result: looking at types takes longer than a batch."""
+_last: tuple[pa.Schema, pa.Schema, bool] | None = None
+"""The last schema that `pickable` got, that of its result, and whether there are dictionaries: to look takes time."""
 
 
-def without_views(columns: pa.RecordBatch) -> pa.RecordBatch:
-    """Return ``columns`` with text and bytes in views as large text and bytes: Arrow picks no rows of views.
+def pickable(columns: pa.RecordBatch) -> pa.RecordBatch:
+    """Return ``columns`` so that Arrow picks rows of them and merges them with others, with the same values.
+
+    Text and bytes in views become large ones, runs are decoded, and dictionaries lose the entry null.
 
     >>> import pyarrow as pa
-    >>> without_views(pa.RecordBatch.from_arrays([pa.array(["a"], pa.string_view())], ["text"])).schema.types
+    >>> pickable(pa.RecordBatch.from_arrays([pa.array(["a"], pa.string_view())], ["text"])).schema.types
     [DataType(large_string)]
     """
     global _last  # noqa: PLW0603
+    import pyarrow as pa
+
     last, schema = _last, columns.schema
     if last is None or not schema.equals(last[0]):
-        import pyarrow as pa
-
-        types = [_without_views(type_) for type_ in schema.types]
+        types = [_pickable(type_) for type_ in schema.types]
         fields = [field.with_type(type_) for field, type_ in zip(schema, types, strict=True)]
-        last = _last = (schema, pa.schema(fields, schema.metadata))
-    return columns if last[1].equals(schema) else columns.cast(last[1])
+        encoded = any(contains(type_, pa.types.is_dictionary) for type_ in types)
+        last = _last = (schema, pa.schema(fields, schema.metadata), encoded)
+    if last[1].equals(schema) and not (last[2] and any(map(_has_null_entry, columns.columns))):
+        return columns
+    return pa.RecordBatch.from_arrays(list(map(_as_pickable, columns.columns, last[1].types)), schema=last[1])
 
 
-def _without_views(type_: pa.DataType) -> pa.DataType:
+def _pickable(type_: pa.DataType) -> pa.DataType:
     import pyarrow as pa
 
     if pa.types.is_string_view(type_):
         return pa.large_string()
     if pa.types.is_binary_view(type_):
         return pa.large_binary()
-    return map_inside(type_, _without_views)
+    if pa.types.is_dictionary(type_):
+        return pa.dictionary(type_.index_type, _pickable(type_.value_type), type_.ordered)
+    if pa.types.is_run_end_encoded(type_):
+        return _pickable(type_.value_type)
+    return map_inside(type_, _pickable)
+
+
+def _as_pickable(column: Any, type_: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute
+
+    pc: Any = pyarrow.compute
+    if pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    if pa.types.is_dictionary(type_) and column.dictionary.null_count:
+        column = column.cast(type_).dictionary_decode().dictionary_encode()
+        return pa.DictionaryArray.from_arrays(
+            column.indices.cast(type_.index_type), column.dictionary, ordered=type_.ordered
+        )
+    if contains(column.type, pa.types.is_run_end_encoded) or _has_null_entry(column):  # inside
+        return pa.array(column.to_pylist(), type_)
+    return column.cast(type_)
+
+
+def _has_null_entry(column: Any) -> bool:
+    """Return whether null is an entry of a dictionary in ``column``, at any depth."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        return bool(column.dictionary.null_count)
+    match kind_of(column.type):
+        case ColumnKind.STRUCT:
+            return any(_has_null_entry(column.field(at)) for at in range(column.type.num_fields))
+        case ColumnKind.MAP:
+            return _has_null_entry(column.keys) or _has_null_entry(column.items)
+        case ColumnKind.LIST:
+            return _has_null_entry(column.values)
+    return False
 
 
 def stored_type(type_: pa.DataType, *, times: bool = True) -> pa.DataType:

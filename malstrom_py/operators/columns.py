@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import fields_of
 from malstrom_py.data.rows_to_columns import RowColumns
-from malstrom_py.data.schema import without_views
+from malstrom_py.data.schema import pickable
 from malstrom_py.errors import OperatorError, PlanError
 from malstrom_py.errors.text import (
     describe_error,
@@ -397,7 +397,7 @@ class MapBatches(ColumnStep):
                 f"returned {made.num_rows} rows for {len(given)}: on a stream with keys or timestamps each row has its "
                 f"own, so return one row per row, or use it before key_by and assign_timestamps"
             )
-        return without_views(made)
+        return pickable(made)
 
     def _broken(self, what: str) -> OperatorError:
         where = describe_function(self._fn)

@@ -30,7 +30,7 @@ from malstrom_py.data.messages import (
     PartReleased,
     StateMessage,
 )
-from malstrom_py.data.schema import without_views
+from malstrom_py.data.schema import pickable
 from malstrom_py.errors import InternalError, MalformedRecord, MalstromError, SourceError, lasting
 from malstrom_py.errors.text import describe_function, text_of, text_with_place
 from malstrom_py.operators.base import Operator, Outlet, StepContext
@@ -92,7 +92,7 @@ def batch_of(polled: Any, part: str, poll: object) -> Batch:
     if isinstance(polled, Batch):
         return polled.of_part(part, named=True)
     if hasattr(polled, "schema"):  # an Arrow RecordBatch, recognized without importing Arrow
-        return ColumnBatch(without_views(polled), part=part, named=True)
+        return ColumnBatch(pickable(polled), part=part, named=True)
     if isinstance(polled, str | bytes | Mapping) or not isinstance(polled, Iterable):
         raise SourceError(
             f"{describe_function(poll)} returned {type(polled).__name__}: return a list of records, or None if there "

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard
 
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.row_form import DICTS, RowForm
+from malstrom_py.data.schema import contains
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.column_image import ColumnImage
 from malstrom_py.state.group_index import GroupIndex, NotColumnar
@@ -88,11 +89,13 @@ class JoinSides(ManyValues):
         """Return whether a batch is of columns that may be kept as such."""
         if not isinstance(batch, ColumnBatch) or batch.form not in self.forms or not batch.columns.num_columns:
             return False
+        import pyarrow as pa
+
         keys = batch.key_column
-        # Arrow takes no rows of views.
-        if keys is None or not GroupIndex.supports(keys.type) or str(keys.type).endswith("_view"):
+        if keys is None or not GroupIndex.supports(keys.type):
             return False
-        return _are_merged(batch.columns)
+        # A union has no null for where there is no partner.
+        return not any(contains(type_, pa.types.is_union) for type_ in batch.columns.schema.types)
 
     def picked(self, side: int, chosen: Chosen | None) -> Block | None:
         """Return the rows of a side that are state, the ``chosen`` ones, None: all; None if there are none."""
@@ -169,14 +172,6 @@ class JoinSides(ManyValues):
         """Return a state as dicts keep it, also if it is the Python values of an image."""
         is_image = isinstance(state, Mapping) and len(next(iter(state.values()))) == 4
         return self.state_of(list(records_of(state))) if is_image else state
-
-
-def _are_merged(columns: pa.RecordBatch) -> bool:
-    """Return whether columns merge with others: dictionaries that have null as an entry do not in Arrow."""
-    import pyarrow as pa
-
-    types = enumerate(columns.schema.types)
-    return not any(pa.types.is_dictionary(kind) and columns.column(at).dictionary.null_count for at, kind in types)
 
 
 class JoinRows(JoinSides, ArrayValues):

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-import pyarrow as pa
 import pytest
 
 from malstrom_py import windows
-from malstrom_py.data.batch import ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.state.join_panes import JoinPanes
-from tests.unit.operators.join_runs import Run, as_of, as_rows, columns_of, near, tabled, windowed
+from tests.unit.operators.join_runs import Run, as_of, as_rows, columns_of, near, windowed
 
 
 @pytest.mark.parametrize(
@@ -49,22 +47,6 @@ def test_columns_that_change_from_batch_to_batch_note_a_key_once_each() -> None:
     for number in range(12):
         run.take(columns_of([("a", number, 10 * number)], "texts", scalar=number % 2 == 1), 0)
     assert len(list(run.panes.changed_keys())) <= 12
-
-
-@pytest.mark.parametrize("join", [windowed("outer", windows.tumbling(10)), near("inner"), as_of(), tabled(wait=True)])
-def test_dictionaries_with_null_as_an_entry_are_rows(join: Any) -> None:
-    """Arrow does not merge them."""
-    run = Run(join)
-    for number in range(12):
-        texts = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([None, f"text {number}"]))
-        batch = ColumnBatch(
-            pa.RecordBatch.from_arrays([texts], ["text"]),
-            key_column=pa.array(["a", f"{number // 2}"]),
-            time_column=pa.array([5, 5]),
-        )
-        run.take(batch, number % 2)
-    run.take(Epoch(MAX_EPOCH))
-    assert (({"text": "text 2"}, {"text": "text 3"}), 5) in [(tuple(pair), min(at, 5)) for pair, at in run.found["1"]]
 
 
 @pytest.mark.parametrize("tolerance", [5, 1 << 58])

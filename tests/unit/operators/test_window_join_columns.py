@@ -142,20 +142,6 @@ def test_s2_panes_that_closed_are_gone_from_the_next_delta(window: windows.Windo
     assert {key: {pair.left["n"] for pair, _ in pairs} for key, pairs in restored.found.items()} == {"a": {5}}
 
 
-def test_keys_of_which_arrow_takes_no_rows_become_rows() -> None:
-    run = Run(windowed("outer", windows.tumbling(6)))
-    for side in (0, 1):
-        batch = pa.RecordBatch.from_pydict({"n": [1, 2]})
-        keys, times = pa.array(["a", str(side)], pa.string_view()), pa.array([1, 2])
-        run.take(ColumnBatch(batch, key_column=keys, time_column=times), side)
-    run.take(Epoch(MAX_EPOCH))
-    assert {key: tuple(pair) for key, ((pair, _),) in run.found.items()} == {
-        "a": ({"n": 1}, {"n": 1}),
-        "0": ({"n": 2}, None),
-        "1": (None, {"n": 2}),
-    }
-
-
 def test_numbers_after_texts_on_the_other_side_become_rows_though_none_had_come_as_a_number() -> None:
     run = Run(windowed("outer", windows.tumbling(6)))
     run.take(columns_of([(None, 1, 1)], "other numbers"), 0)
