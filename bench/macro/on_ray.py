@@ -1,4 +1,7 @@
-"""Ray for the benchmarks: started here, with processes that wait for work, or none; and one job run for a while."""
+"""Ray for the benchmarks: started here, with processes that wait for work, or none; and one job run for a while.
+
+With ``BENCH_RUNTIME=processes`` jobs run on worker processes of this machine instead, and no Ray is started.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,23 @@ import malstrom_py as mp
 from bench.macro.arrivals import Seen, pids
 from bench.macro.processes import cpu_s
 from malstrom_py.errors import JobEnded
+from malstrom_py.workers.processes.worker_process import FORKS
 
 CPUS: Final = 4
 """The resources that Ray is given; a worker asks for half of one. It keeps as many idle processes as it has."""
 
 RUN_S: Final = 60.0
 
+ON_RAY: Final = os.environ.get("BENCH_RUNTIME", "ray") != "processes"
+WHERE: Final = "Ray" if ON_RAY else "processes"
+
 
 @contextlib.contextmanager
 def ray_here() -> Iterator[str]:
     """Ray on this machine, for as long as the context: its version."""
+    if not ON_RAY:
+        yield "none, worker processes"
+        return
     # Ray gives its workers niceness 15: beside other programs they would get next to nothing, this process its share.
     os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
@@ -41,6 +51,9 @@ def ray_here() -> Iterator[str]:
 
 def warm(processes: int) -> None:
     """Have Ray keep so many idle worker processes, which have imported what a worker needs of Ray."""
+    if not ON_RAY:
+        FORKS.warm_up()
+        return
     import ray
 
     @ray.remote(num_cpus=0.5)
@@ -81,9 +94,9 @@ class Ran:
         return self.seen.age_ms(quantile, self.since_ns, self.until_ns)
 
 
-def runtime(workers: int, **options: Any) -> mp.RayRuntime:
+def runtime(workers: int, **options: Any) -> mp.RayRuntime | mp.Processes:
     """The runtime that all jobs here run on."""
-    return mp.RayRuntime(workers, num_cpus=0.5, **options)
+    return mp.RayRuntime(workers, num_cpus=0.5, **options) if ON_RAY else mp.Processes(workers, **options)
 
 
 def run_for(

@@ -25,7 +25,7 @@ from bench.macro import peer_queries as queries
 from bench.macro.arrivals import Arrivals
 from bench.macro.drawing import Panel, write_svg
 from bench.macro.feeding import PARTS, Endless, Paced, Stamped
-from bench.macro.on_ray import Ran, ray_here, reads, run_for, runtime, verdict
+from bench.macro.on_ray import WHERE, Ran, ray_here, reads, run_for, runtime, verdict
 from bench.macro.peer_queries import BIDS
 from bench.micro import inputs, machine
 from bench.micro.exchange import STEP, batches_of
@@ -54,7 +54,7 @@ HERE_P99_MS: Final = 5.0
 ROUTING_NS: Final = 80.0
 LOAD: Final = 0.2
 SLOTS: Final = 1024
-LAYOUTS: Final = ("in process, 1 worker", "Ray, 1 worker", "Ray, 2 workers")
+LAYOUTS: Final = ("in process, 1 worker", f"{WHERE}, 1 worker", f"{WHERE}, 2 workers")
 
 
 def rows_of(part: int) -> list[Pair]:
@@ -196,7 +196,7 @@ def compare(name: str, rates: dict[str, list[float]], over: str, budget: float |
     # Rates, and not times: who is faster has more.
     ratio = ratios(rates[LAYOUTS[2]], rates[over])
     judged = "" if budget is None else verdict(ratio.median, budget, at_least=True)
-    print(f"{name:24} Ray, 2 workers, of {over}: {ratio.show()} {judged}")
+    print(f"{name:24} {WHERE}, 2 workers, of {over}: {ratio.show()} {judged}")
 
 
 def latency(layout: str, rate: float, budget_ms: float, seconds: float) -> Ran:
