@@ -117,18 +117,7 @@ class ColumnFigures:
         return len(batch)
 
     def _columns(self, batch: ColumnBatch) -> tuple[pa.Array | pa.RecordBatch, list[pa.Array | None]]:
-        return keys_columns_of(batch), [self._column_of(one, batch) for one in self._aggregations]
-
-    def _column_of(self, one: Aggregation[Any, Any], batch: ColumnBatch) -> pa.Array | None:
-        """Return the column of which ``one`` aggregates. `NotColumnar` if there is none."""
-        if one.blind:
-            return None
-        if isinstance(one, Top) and one.field is not None:
-            return records_of(batch, one.field)
-        column = self._column_for(one.field, batch)
-        if column is None:
-            raise NotColumnar("a field that is not a column")
-        return column
+        return keys_columns_of(batch), columns_of(batch, self._aggregations, self._column_for)
 
     def _groups(self) -> Groups:
         groups: Groups = self._state.to_arrays().groups
@@ -153,6 +142,26 @@ def in_arrays(
             return added
     state.to_rows()
     return None
+
+
+def columns_of(
+    batch: ColumnBatch,
+    aggregations: Iterable[Aggregation[Any, Any]],
+    of: Callable[[Field, ColumnBatch], pa.Array | None] | None = None,
+) -> list[pa.Array | None]:
+    """Return the column of each aggregation's field, None for one that reads none. `NotColumnar` if one is missing."""
+    return [None if one.blind else _column_of(one, batch, of or column_for) for one in aggregations]
+
+
+def _column_of(
+    one: Aggregation[Any, Any], batch: ColumnBatch, of: Callable[[Field, ColumnBatch], pa.Array | None]
+) -> pa.Array:
+    if isinstance(one, Top) and one.field is not None:
+        return records_of(batch, one.field)
+    column = of(one.field, batch)
+    if column is None:
+        raise NotColumnar("a field that is not a column")
+    return column
 
 
 def column_for(field: object, batch: ColumnBatch) -> pa.Array | None:

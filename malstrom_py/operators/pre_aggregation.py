@@ -6,16 +6,16 @@ are merged only where that gives what the rows in order would: not sums of float
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from malstrom_py.agg import Aggregation, Field
+from malstrom_py.agg import Aggregation
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MIN_EPOCH
 from malstrom_py.data.row_form import PARTIALS
-from malstrom_py.operators.column_figures import column_for
+from malstrom_py.operators.column_figures import columns_of
 from malstrom_py.operators.panes import one_column, split_by_span
 from malstrom_py.state.group_index import NotColumnar, keys_as_column
 from malstrom_py.state.group_values import is_odd
@@ -93,9 +93,9 @@ class PreAggregation:
         import numpy as np
         import pyarrow as pa
 
-        only_key, times, columns = batch.only_key, batch.time_column, columns_of(batch, self._aggregations)
+        only_key, times = batch.only_key, batch.time_column
         keys = batch.key_column if only_key is None else only_key
-        if keys is None or times is None or columns is None or any(map(_has_nan, self._aggregations, columns)):
+        if keys is None or times is None:
             return None
         split = split_by_span(times, self._span, self._origin, reach=self._reach)
         if split is None:
@@ -104,6 +104,9 @@ class PreAggregation:
         spans: dict[int, Groups] = {}
         latest: dict[int, int] = {}
         try:
+            columns = columns_of(batch, self._aggregations)
+            if any(map(_has_nan, self._aggregations, columns)):
+                return None
             symbols, columns = split.sorted(numbers.of(keys, rows=len(batch)), columns)
             for piece in split.pieces:
                 groups = spans.setdefault(piece.at, Groups(self._aggregations, SymbolIndex(numbers)))
@@ -140,21 +143,6 @@ def _in_columns(batch: Batch, aggregations: Sequence[Aggregation[Any, Any]]) -> 
         return None  # the step that reads the rows decides what an error of a row means, and takes any key
     rows = pa.RecordBatch.from_pydict(columns or {"": pa.nulls(len(keys))})
     return ColumnBatch(rows, key_column=key_column, time_column=times)
-
-
-def columns_of(
-    batch: ColumnBatch,
-    aggregations: Sequence[Aggregation[Any, Any]],
-    of: Callable[[Field, ColumnBatch], pa.Array | None] = column_for,
-) -> list[Any] | None:
-    """Return the column of each aggregation's field, None for one that reads none; None if a column is missing."""
-    columns: list[pa.Array | None] = []
-    for one in aggregations:
-        column = None if one.blind else of(one.field, batch)
-        if column is None and not one.blind:
-            return None
-        columns.append(column)
-    return columns
 
 
 def _has_nan(one: Aggregation[Any, Any], column: pa.Array | None) -> bool:

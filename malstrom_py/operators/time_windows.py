@@ -18,10 +18,10 @@ from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.row_form import PARTIALS
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Outlet, StepContext, weakly
-from malstrom_py.operators.column_figures import FieldColumns, functions_of, keys_columns_of
+from malstrom_py.operators.column_figures import FieldColumns, columns_of, functions_of, keys_columns_of
 from malstrom_py.operators.keyed import keys_of
 from malstrom_py.operators.panes import Pane, Panes, Piece, Split, split_by_span
-from malstrom_py.operators.pre_aggregation import PreAggregation, columns_of
+from malstrom_py.operators.pre_aggregation import PreAggregation
 from malstrom_py.operators.run_panes import RunPanes, stretches
 from malstrom_py.operators.window import CLOSE, Emit, Gathering, WindowOperator
 from malstrom_py.state.group_index import NotColumnar, joined_keys, type_of_keys
@@ -120,15 +120,11 @@ class TimeWindows(WindowOperator):
     def _add_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
         """Add the rows of ``batch`` by columns; False if it has no columns of keys, times or values."""
         partials = batch.form is PARTIALS
-        columns = (
-            list(batch.columns.columns)
-            if partials
-            else columns_of(batch, self._gathering.aggregations, self._columns.of)
-        )
-        split, only_key = self._split(batch), batch.only_key
-        if columns is None or split is None:
+        split, only_key, of = self._split(batch), batch.only_key, self._columns.of
+        if split is None:
             return False
         try:
+            columns = list(batch.columns.columns) if partials else columns_of(batch, self._gathering.aggregations, of)
             keys = keys_columns_of(batch) if only_key is None else only_key
             symbols = self._panes.symbols.of(keys, rows=len(batch))
         except NotColumnar:

@@ -523,23 +523,10 @@ def _settled(keys: list[Any], step: str) -> list[Any]:
     return settled
 
 
-def slots_in(
-    chain: Sequence[bytes], codec: Codec, *, slots: Collection[int] | None = None, step: str = ""
-) -> Iterator[SlotImage]:
-    """Yield the slots of a worker's chain, one by one: see `runs_in`."""
-    for sizes, run in runs_in(chain, codec, slots=slots, step=step):
-        start = 0
-        for slot, size in sizes:
-            keys, values = run.keys[start : start + size], run.values[start : start + size]
-            start += size
-            times = {key: run.times[key] for key in keys if key in run.times} if run.times else {}
-            yield SlotImage(slot, keys, values, times)
-
-
 def entries_in(
     chain: Sequence[bytes], codec: Codec, *, slots: Collection[int] | None = None, step: str = ""
 ) -> Iterator[KeyedEntry]:
-    """Yield the entries of `slots_in`, key by key, in no order within a slot.
+    """Yield the entries of a worker's chain, as of `runs_in`, key by key, in no order within a slot.
 
     >>> from malstrom_py.data.messages import AbsBarrier
     >>> from malstrom_py.state.keyed_state import KeyedState
@@ -549,6 +536,7 @@ def entries_in(
     >>> list(entries_in([state.artefact(AbsBarrier("s1", None))], Codec()))
     [KeyedEntry(slot=0, key='ant', value=3, times=Times(timers=(), by_clock=(), until=None))]
     """
-    for slot, keys, values, times in slots_in(chain, codec, slots=slots, step=step):
-        for key, value in zip(keys, values, strict=True):
+    for sizes, (_, keys, values, times) in runs_in(chain, codec, slots=slots, step=step):
+        of_keys = in_turn.from_iterable(repeat(slot, size) for slot, size in sizes)
+        for slot, key, value in zip(of_keys, keys, values, strict=True):
             yield KeyedEntry(slot, key, value, times.get(key, NO_TIMES))

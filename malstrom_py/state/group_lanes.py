@@ -6,7 +6,7 @@ Rule: `Lane.check` and `Lane.check_merge` raise what can be raised, so that afte
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.row_form import python_values
@@ -33,20 +33,6 @@ if TYPE_CHECKING:
 
 SAFE: Final = 2.0**62
 CAPACITY: Final = 64
-
-
-class MeanValues(NamedTuple):
-    """`Values` of sums, and how many values each ``seen`` is of."""
-
-    data: Array
-    valid: Array | None
-    type: pa.DataType | None
-    seen: Array
-
-    @property
-    def any(self) -> bool:
-        """As of `Values`."""
-        return Values(self.data, self.valid, self.type).any
 
 
 class Lane:
@@ -360,12 +346,11 @@ class MeanLane(SumLane):
         super().merge(other, ids, theirs)
         group_kernels.add_sum(GroupedRows(ids), other.seen[theirs], self.seen)
 
-    def partial_values(self, columns: list[pa.Array]) -> MeanValues:
-        totals = self.values(columns[1])
-        return MeanValues(totals.data, totals.valid, totals.type, numbers_of(columns[0]).data)
+    def partial_values(self, columns: list[pa.Array]) -> Values:
+        return self.values(columns[1])._replace(seen=numbers_of(columns[0]).data)
 
-    def fold_partials(self, rows: GroupedRows, values: MeanValues) -> None:
-        self._running_totals(rows, Values(*values[:3]), each=False)
+    def fold_partials(self, rows: GroupedRows, values: Values) -> None:
+        self._running_totals(rows, values, each=False)
         group_kernels.add_sum(rows, values.seen, self.seen)
 
     def finish(self, ids: Array) -> pa.Array:

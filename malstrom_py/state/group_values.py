@@ -17,11 +17,15 @@ _EXACT: Final = 2**53
 
 
 class Values(NamedTuple):
-    """A column as numpy: ``data`` of int64 or float64, ``valid`` or None if all are, and the type of its results."""
+    """A column as numpy: ``data`` of int64 or float64, ``valid`` or None if all are, and the type of its results.
+
+    ``seen``: of sums, how many values each is of.
+    """
 
     data: Array
     valid: Array | None
     type: pa.DataType | None
+    seen: Array | None = None
 
     @property
     def any(self) -> bool:

@@ -129,10 +129,7 @@ class Groups:
     def fold_partials(self, keys: Any, columns: Sequence[pa.Array]) -> None:
         """Add states that `partials` returned: ``keys`` and states, one per row. Raises like `fold`."""
         of_lanes = list(zip(self._lanes, self._of_lanes(columns), strict=True))
-        values = [lane.partial_values(some) for lane, some in of_lanes]
-        rows = self._grown(keys)
-        for lane, of_lane in zip(self._lanes, values, strict=True):
-            lane.check(rows, of_lane)
+        rows, values = self._checked(keys, [lane.partial_values(some) for lane, some in of_lanes])
         for lane, of_lane in zip(self._lanes, values, strict=True):
             lane.fold_partials(rows, of_lane)
         self._mark(rows.touched)
@@ -299,7 +296,9 @@ class Groups:
 
     def prepared(self, keys: pa.Array, columns: Sequence[pa.Array | None]) -> tuple[GroupedRows, list[Values | None]]:
         """Do of `fold` all that may refuse: afterwards nothing can fail."""
-        values = [lane.values(column) for lane, column in zip(self._lanes, columns, strict=True)]
+        return self._checked(keys, [lane.values(column) for lane, column in zip(self._lanes, columns, strict=True)])
+
+    def _checked(self, keys: Any, values: list[Values | None]) -> tuple[GroupedRows, list[Values | None]]:
         rows = self._grown(keys)
         for lane, of_lane in zip(self._lanes, values, strict=True):
             lane.check(rows, of_lane)
