@@ -276,7 +276,10 @@ class Operator:
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
         """Return the columns that the step made with ``options`` reads; None if it needs whole values."""
-        return None
+        return ColumnsRead(passes=True) if cls.passes_all else None
+
+    passes_all: ClassVar[bool] = False
+    """Whether the step sends all values on and reads none."""
 
     @classmethod
     def compiled_functions(cls, **options: Any) -> Sequence[Callable[[Any], Any]]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import mark_safe
 from malstrom_py.errors.text import refuse_no_items
-from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
+from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import call_each, verdicts_of
 from malstrom_py.operators.stateless import FunctionStep
 
@@ -96,10 +96,7 @@ class Cloned(Operator):
     """Sends every record to each of ``n`` streams. (Using a builder twice does the same, without a step.)"""
 
     takes_columns = True
-
-    @classmethod
-    def columns_read(cls, **options: Any) -> ColumnsRead:
-        return ColumnsRead(passes=True)
+    passes_all = True
 
     def __init__(self, context: StepContext, *, n: int) -> None:
         super().__init__(context)
@@ -114,10 +111,7 @@ class Union(Operator):
     """Passes the records of all its inputs on, each input's in order."""
 
     takes_columns = True
-
-    @classmethod
-    def columns_read(cls, **options: Any) -> ColumnsRead:
-        return ColumnsRead(passes=True)
+    passes_all = True
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         out.send(batch)

@@ -31,7 +31,7 @@ from malstrom_py.data.messages import (
 from malstrom_py.data.time import PER_SECOND, Unit, from_clock, to_time
 from malstrom_py.errors import InternalError, OperatorError
 from malstrom_py.errors.text import describe_function
-from malstrom_py.operators.base import ColumnsRead, Operator, Outlet, StepContext
+from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.operators.first_rows import UnitWatch
 from malstrom_py.operators.stateless import FunctionStep
@@ -186,10 +186,7 @@ class GenerateEpochs(Operator):
     """
 
     takes_columns = True
-
-    @classmethod
-    def columns_read(cls, **options: Any) -> ColumnsRead:
-        return ColumnsRead(passes=True)
+    passes_all = True
 
     def __init__(
         self,

@@ -281,10 +281,7 @@ class InspectFrontier(Operator):
     """
 
     takes_columns = True
-
-    @classmethod
-    def columns_read(cls, **options: Any) -> ColumnsRead:
-        return ColumnsRead(passes=True)
+    passes_all = True
 
     def __init__(self, context: StepContext, *, fn: Callable[[int], object]) -> None:
         super().__init__(context)

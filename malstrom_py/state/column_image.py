@@ -188,9 +188,9 @@ def storable(image: ColumnImage) -> ColumnImage | None:
     """
     import pyarrow as pa
 
-    states = [_widened(column) for column in image.states]
-    gone = None if image.gone is None or not len(image.gone) else _widened(image.gone)
-    keys = _widened(image.keys if gone is None or not pa.types.is_null(image.keys.type) else image.keys.cast(gone.type))
+    states = [widened(column) for column in image.states]
+    gone = None if image.gone is None or not len(image.gone) else widened(image.gone)
+    keys = widened(image.keys if gone is None or not pa.types.is_null(image.keys.type) else image.keys.cast(gone.type))
     if pa.types.is_integer(keys.type) and keys.type != pa.uint64():
         keys = keys.cast(pa.int64())
     if gone is not None and gone.null_count == len(gone):
@@ -204,7 +204,8 @@ def storable(image: ColumnImage) -> ColumnImage | None:
     return ColumnImage(keys, image.slots, states, image.shape, panes, gone, gone_slots)
 
 
-def _widened(column: pa.Array[Any]) -> pa.Array[Any]:
+def widened(column: pa.Array[Any]) -> pa.Array[Any]:
+    """Return text and bytes in the types that are stored, and other columns as they are, without a dictionary."""
     import pyarrow as pa
 
     kind = column.type

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malstrom_py.data.row_form import DICTS, SCALAR, RowForm
 from malstrom_py.state.change_log import SlotsOf
-from malstrom_py.state.column_image import ColumnImage, Shape, is_state
+from malstrom_py.state.column_image import ColumnImage, Shape, is_state, widened
 from malstrom_py.state.group_index import NotColumnar
 
 if TYPE_CHECKING:
@@ -187,11 +187,7 @@ def plain_key(keys: Any) -> pa.Array:
     """Return keys in the one type of their kind."""
     import pyarrow as pa
 
-    of = pa.types
-    if of.is_dictionary(keys.type):
-        keys = keys.dictionary_decode()
-    kind = keys.type
-    if of.is_integer(kind):
-        return keys if of.is_int64(kind) else keys.cast(pa.int64())
-    is_text = of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind)
-    return keys.cast(pa.large_string() if is_text else pa.large_binary())
+    column = widened(keys)
+    if pa.types.is_integer(column.type):
+        return column.cast(pa.int64())
+    return column if pa.types.is_large_string(column.type) else column.cast(pa.large_binary())

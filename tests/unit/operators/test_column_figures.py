@@ -233,26 +233,6 @@ def test_state_that_expires_is_in_rows() -> None:
     assert not in_arrays(step)
 
 
-def test_many_seen_values_come_and_go() -> None:
-    """Keys that have gone are forgotten, and come back without what they had seen."""
-    seen, model = SeenValues(), dict[Any, set[Any]]()
-    for start in range(0, 12_000, 3_000):
-        keys = [key // 2 for key in range(start, start + 9_000)]
-        values = [str(key % 5) for key in range(9_000)]
-        first = seen.add(pa.array(keys), pa.array(values)).tolist()
-        new = []
-        for place, (key, value) in enumerate(zip(keys, values, strict=True)):
-            if value not in model.setdefault(key, set()):
-                model[key].add(value)
-                new.append(place)
-        assert first == new
-        gone = [key for key in model if key % 7]
-        assert seen.take(gone) == [model.pop(key) for key in gone]
-        assert list(seen.items()) == list(model.items())
-        assert len(seen) == len(model)
-        assert sorted(seen.changed_keys()) == sorted({keys[place] for place in first if keys[place] in model})
-
-
 def test_values_of_top_n_are_large_and_few_of_them_enter() -> None:
     """Most rows cannot enter: they get what is there."""
     step, model = Stepped(partial(TopN, n=3, by=None)), dict[str, list[int]]()

@@ -43,11 +43,14 @@ def test_batches_and_what_leaves_are_as_in_a_dict(
         ]
         if turn % 3 == 0:
             column = [None] * len(keys)
-        assert seen.add(pa.array(keys, pa.int64()), pa.array(column, kind)).tolist() == _fold(oracle, keys, column)
+        first = _fold(oracle, keys, column)
+        assert seen.add(pa.array(keys, pa.int64()), pa.array(column, kind)).tolist() == first
+        assert set(seen.changed_keys()) == {keys[row] for row in first}
         leave = random.sample(list(oracle), len(oracle) * (turn % 4 == 3) // 2)
         assert seen.take(leave) == [oracle.pop(key) for key in leave]
         assert dict(seen) == oracle
         assert list(seen) == list(oracle)
+        assert len(seen) == len(oracle)
     again = SeenValues()
     again.set_many(list(seen), seen.values())
     assert dict(again) == oracle
