@@ -1,6 +1,6 @@
 """Lanes: the states of one aggregation by id, in arrays; here those that add: count, sum and mean.
 
-Rule: `Lane.check` and `Lane.check_merge` raise what can be raised, so that after them nothing fails.
+Rule: `Lane.check` raises what can be raised, so that after it nothing fails.
 """
 
 from __future__ import annotations
@@ -84,14 +84,11 @@ class Lane:
         """Add rows. ``each``: return the result after each, as a column."""
         raise NotImplementedError
 
-    def check_merge(self, other: Any) -> None:
-        self.check_type(other.type)
-
-    def check_sums(self, other: Any, ids: Array, theirs: Array) -> None:
-        """Raise `NotColumnar` if a merged sum may leave 62 bits."""
-
     def merge(self, other: Any, ids: Array, theirs: Array) -> None:
-        raise NotImplementedError
+        """Add the states of ``theirs`` in another lane to ``ids``. `NotColumnar` if arrays do not hold a sum."""
+        rows, values = GroupedRows(ids), self.partial_values(other.columns(theirs))
+        self.check(rows, values)
+        self.fold_partials(rows, values)
 
     def finish(self, ids: Array) -> pa.Array:
         raise NotImplementedError
@@ -169,9 +166,6 @@ class CountLane(Lane):
     def add(self, rows: GroupedRows, values: Values | None, *, each: bool) -> Any:
         counts = group_kernels.add_count(rows, None if values is None else values.valid, self.seen, each=each)
         return None if counts is None else arrow_of(counts, None, None)
-
-    def merge(self, other: CountLane, ids: Array, theirs: Array) -> None:
-        group_kernels.add_sum(GroupedRows(ids), other.seen[theirs], self.seen)
 
     def partial_values(self, columns: list[pa.Array]) -> Values:
         return numbers_of(columns[0])
@@ -275,22 +269,6 @@ class SumLane(Lane):
     def _has(self, ids: Array) -> Array | None:
         return self.has[ids] if self.skips else None
 
-    def check_sums(self, other: SumLane, ids: Array, theirs: Array) -> None:
-        if self.totals.dtype.kind != "f" and self.reach + other.reach >= SAFE:
-            if len(theirs) and largest_of(self.totals) + largest_of(other.totals) >= SAFE:
-                raise NotColumnar("a sum may leave 64 bits")
-            self.reach = largest_of(self.totals)
-            other.reach = largest_of(other.totals)
-
-    def merge(self, other: SumLane, ids: Array, theirs: Array) -> None:
-        if self.type is None and other.type is not None:
-            self.retype(other.type)
-        self.reach += other.reach
-        if other.type is not None:
-            group_kernels.add_sum(GroupedRows(ids), other.totals[theirs], self.totals)
-        if self.skips:
-            self.has[ids] |= other.has[theirs]
-
     @property
     def is_exact(self) -> bool:
         return self.totals.dtype.kind != "f"
@@ -341,10 +319,6 @@ class MeanLane(SumLane):
         totals = self._running_totals(rows, values, each=each)
         counts = group_kernels.add_count(rows, values.valid, self.seen, each=each)
         return None if totals is None else divided(totals, counts)
-
-    def merge(self, other: Any, ids: Array, theirs: Array) -> None:
-        super().merge(other, ids, theirs)
-        group_kernels.add_sum(GroupedRows(ids), other.seen[theirs], self.seen)
 
     def partial_values(self, columns: list[pa.Array]) -> Values:
         return self.values(columns[1])._replace(seen=numbers_of(columns[0]).data)

@@ -96,23 +96,8 @@ class _Best(_Kept):
         best, has = group_kernels.add_best(rows, values.data, values.valid, *of, largest=self.largest, each=each)
         return None if best is None else arrow_of(best, None if values.valid is None else has, self.type)
 
-    def merge(self, other: _Best, ids: Array, theirs: Array) -> None:
-        if self.type is None and other.type is not None:
-            self.retype(other.type)
-        if other.type is None:
-            return
-        ours, new = self.kept[ids], other.kept[theirs]
-        better = other.has[theirs] & (~self.has[ids] | _comes_before(new, ours, largest=self.largest))
-        self.kept[ids[better]] = new[better]
-        self.has[ids[better]] = True
-
     def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
         return self._kept_of(columns[0])
-
-
-def _comes_before(new: Array, ours: Array, *, largest: bool) -> Array:
-    """Return where ``new`` is smaller (or larger, if ``largest``) than ``ours``; NaN is larger than all."""
-    return (new > ours) | (new != new) if largest else (new < ours) | (ours != ours)
 
 
 class _Edge(_Kept):
@@ -163,6 +148,7 @@ class _Edge(_Kept):
         return arrow_of(kept, has, self.type or values.type) if each else None
 
     def merge(self, other: _Edge, ids: Array, theirs: Array) -> None:
+        self.check_type(other.type)
         if self.type is None and other.type is not None:
             self.retype(other.type)
         new = other.has[theirs]

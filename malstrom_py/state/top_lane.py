@@ -233,7 +233,7 @@ class TopLane(Lane):
         items = columns[0] if self._by is None else pa.StructArray.from_arrays(columns, self.names)
         return pa.ListArray.from_arrays(pa.array(ends), items)
 
-    def check_merge(self, other: Any) -> None:
+    def merge(self, other: Any, ids: Array, theirs: Array) -> None:
         raise NotColumnar("the largest of two parts are merged in rows")
 
     def finish(self, ids: Array) -> pa.Array:
