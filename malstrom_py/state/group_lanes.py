@@ -86,9 +86,13 @@ class Lane:
 
     def merge(self, other: Any, ids: Array, theirs: Array) -> None:
         """Add the states of ``theirs`` in another lane to ``ids``. `NotColumnar` if arrays do not hold a sum."""
-        rows, values = GroupedRows(ids), self.partial_values(other.columns(theirs))
+        rows, values = GroupedRows(ids), other.values_at(theirs)
         self.check(rows, values)
         self.fold_partials(rows, values)
+
+    def values_at(self, ids: Array) -> Values:
+        """Return the states of ``ids`` as `partial_values` would of their `columns`."""
+        raise NotImplementedError
 
     def finish(self, ids: Array) -> pa.Array:
         raise NotImplementedError
@@ -166,6 +170,9 @@ class CountLane(Lane):
     def add(self, rows: GroupedRows, values: Values | None, *, each: bool) -> Any:
         counts = group_kernels.add_count(rows, None if values is None else values.valid, self.seen, each=each)
         return None if counts is None else arrow_of(counts, None, None)
+
+    def values_at(self, ids: Array) -> Values:
+        return Values(self.seen[ids], None, None)
 
     def partial_values(self, columns: list[pa.Array]) -> Values:
         return numbers_of(columns[0])
@@ -269,6 +276,9 @@ class SumLane(Lane):
     def _has(self, ids: Array) -> Array | None:
         return self.has[ids] if self.skips else None
 
+    def values_at(self, ids: Array) -> Values:
+        return Values(self.totals[ids], ids < 0 if self.type is None else self._has(ids), self.type)
+
     @property
     def is_exact(self) -> bool:
         return self.totals.dtype.kind != "f"
@@ -319,6 +329,9 @@ class MeanLane(SumLane):
         totals = self._running_totals(rows, values, each=each)
         counts = group_kernels.add_count(rows, values.valid, self.seen, each=each)
         return None if totals is None else divided(totals, counts)
+
+    def values_at(self, ids: Array) -> Values:
+        return super().values_at(ids)._replace(seen=self.seen[ids])
 
     def partial_values(self, columns: list[pa.Array]) -> Values:
         return self.values(columns[1])._replace(seen=numbers_of(columns[0]).data)

@@ -96,6 +96,9 @@ class _Best(_Kept):
         best, has = group_kernels.add_best(rows, values.data, values.valid, *of, largest=self.largest, each=each)
         return None if best is None else arrow_of(best, None if values.valid is None else has, self.type)
 
+    def values_at(self, ids: Array) -> Values:
+        return Values(self.kept[ids], self.has[ids], self.type)
+
     def arrays_of_columns(self, columns: Sequence[pa.Array]) -> Any:
         return self._kept_of(columns[0])
 
