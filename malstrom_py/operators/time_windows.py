@@ -120,11 +120,12 @@ class TimeWindows(WindowOperator):
     def _add_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
         """Add the rows of ``batch`` by columns; False if it has no columns of keys, times or values."""
         partials = batch.form is PARTIALS
-        split, only_key, of = self._split(batch), batch.only_key, self._columns.of
+        split, only_key, columns = self._split(batch), batch.only_key, list[Any](batch.columns.columns)
         if split is None:
             return False
         try:
-            columns = list(batch.columns.columns) if partials else columns_of(batch, self._gathering.aggregations, of)
+            if not partials:
+                columns = columns_of(batch, self._gathering.aggregations, self._columns.of)
             keys = keys_columns_of(batch) if only_key is None else only_key
             symbols = self._panes.symbols.of(keys, rows=len(batch))
         except NotColumnar:

@@ -205,7 +205,7 @@ def storable(image: ColumnImage) -> ColumnImage | None:
 
 
 def widened(column: pa.Array[Any]) -> pa.Array[Any]:
-    """Return text and bytes in the types that are stored, and other columns as they are, without a dictionary."""
+    """Return text and bytes in the types that are stored, and other columns unchanged, without a dictionary."""
     import pyarrow as pa
 
     kind = column.type
