@@ -312,11 +312,12 @@ class SessionRows(TimeJoinRows):
             return None
         after = np.full(len(ids), -FAR)  # of each session: where the one before it ends, if it is of the same key
         after[1:] = np.where(ids[1:] == ids[:-1], lasts[:-1] + 1, -FAR)
+        found = [kept.find(ids, after, lasts + 1, len(self.index)) for kept in self.sides]
         self.mark(ids)
-        found = [kept.take_found(kept.find(ids, after, lasts + 1, len(self.index))) for kept in self.sides]
+        (left, lefts), (right, rights) = (kept.take_found(of) for kept, of in zip(self.sides, found, strict=True))
         self.forget()
-        blocks = [block and replace(block, moments=lasts[sessions]) for block, sessions in found]
-        return Ended(blocks, (found[0][1], found[1][1], len(ids)))
+        blocks = [left and replace(left, moments=lasts[lefts]), right and replace(right, moments=lasts[rights])]
+        return Ended(blocks, (lefts, rights, len(ids)))
 
     def _last(self, limit: int) -> tuple[Array, Array]:
         """Return the ids, and then times, of the rows up to ``limit`` that are the last of a session, in order.

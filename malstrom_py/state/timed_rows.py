@@ -95,8 +95,11 @@ class TimedRows(KeptRows):
         near = _neighbours(ids, size)
         ids, times = ids[near].astype(np.int64), times[near]
         best, which, places = times, np.full(len(ids), -1), np.zeros(len(ids), np.int64)
+        least, most = int(times.min()), int(times.max())
         for number, block in enumerate(self.blocks):
             first, last = span_of(block)
+            if first > most if back else last < least:
+                continue
             codes, order, width = _in_order(block, size)
             bounds = _between(times + 1 if back else times, first, last + 1) - first
             at = codes.searchsorted(ids * width + bounds) - back
