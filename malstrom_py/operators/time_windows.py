@@ -120,9 +120,10 @@ class TimeWindows(WindowOperator):
     def _add_columns(self, batch: ColumnBatch, out: Outlet) -> bool:
         """Add the rows of ``batch`` by columns; False if it has no columns of keys, times or values."""
         partials = batch.form is PARTIALS
-        split, only_key, columns = self._split(batch), batch.only_key, list[Any](batch.columns.columns)
+        split, only_key = self._split(batch), batch.only_key
         if split is None:
             return False
+        columns: list[Any] = list(batch.columns.columns) if partials else []  # of a frame all of them are costly
         try:
             if not partials:
                 columns = columns_of(batch, self._gathering.aggregations, self._columns.of)
