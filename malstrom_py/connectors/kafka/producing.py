@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.connectors.kafka.client import ANSWER_S, LOG, Cluster
@@ -190,20 +191,15 @@ class Sending:
         on_delivery: Callable[[Message], None] | None = None,
     ) -> None:
         """Send a record, after those that were sent before it. Waits while too many bytes are under way."""
-        key, value, time_ms, headers = record if len(record) == 4 else (*record, 0, ())
         if size_of(record) + OVERHEAD_BYTES > self._bytes_max:
             raise lasting(too_large(self._cluster.what, topic, record, self._bytes_max))
-
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            self._delivered(error, message)
-            if error is None and on_delivery is not None:
-                on_delivery(message)
-
-        callback = self._delivered if on_delivery is None else delivered
+        # Without these two arguments the call takes half the time, also where they say nothing.
+        more: dict[str, Any] = {} if len(record) == 2 else {"timestamp": record[2], "headers": list(record[3])}
+        callback = self._delivered if on_delivery is None else partial(self._reported, on_delivery)
         ends_s = 0.0
         while True:
             try:
-                self.producer.produce(topic, value, key, partition, callback, timestamp=time_ms, headers=list(headers))
+                self.producer.produce(topic, record[1], record[0], partition, callback, **more)
                 return
             except BufferError:
                 now_s = time.monotonic()
@@ -250,6 +246,11 @@ class Sending:
         if error is not None:
             self._failed = self._failed or error
 
+    def _reported(self, stored: Callable[[Message], None], error: KafkaError | None, message: Message) -> None:
+        self._delivered(error, message)
+        if error is None:
+            stored(message)
+
     def _on_error(self, error: KafkaError) -> None:
         self._last = error
 
@@ -260,8 +261,8 @@ def size_of(record: Record) -> int:
     >>> size_of((b"key", None)), size_of((b"key", b"value", 0, [("name", b"x")]))
     (3, 13)
     """
-    headers = record[3] if len(record) == 4 else ()
-    return len(record[0] or b"") + len(record[1] or b"") + sum(len(name) + len(one or b"") for name, one in headers)
+    size = len(record[0] or b"") + len(record[1] or b"")
+    return size if len(record) == 2 else size + sum(len(name) + len(one or b"") for name, one in record[3])
 
 
 def too_large(what: str, topic: str, record: Record, bytes_max: int) -> SinkError:

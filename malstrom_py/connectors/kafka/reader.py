@@ -166,8 +166,9 @@ class SharedReader:
             found = self._buffers.get(run.place)
             if found is not None:
                 found.waiting.extend(run.messages)
-                found.size += run.size
-                self._waiting += run.size
+                size = run.size
+                found.size += size
+                self._waiting += size
                 found.end = run.end if run.end is not None else found.end
                 found.error = run.error or found.error
 
