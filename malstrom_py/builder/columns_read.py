@@ -16,6 +16,8 @@ from malstrom_py.builder.compiled_steps import compiled_of
 from malstrom_py.builder.plan import Step
 from malstrom_py.operators.base import ColumnsRead, Operator
 from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.write_sink import WriteSink
+from malstrom_py.sinks.base import as_sink
 from malstrom_py.sources.base import as_source
 
 
@@ -73,28 +75,36 @@ _GATHERING: Final = frozenset({"aggregate", "count", "max", "mean", "min", "sum"
 
 
 def _gathered(steps: Sequence[Step]) -> set[str]:
-    """Return the steps all of whose rows go, as columns, to steps that gather many of them in one state.
+    """Return the steps all of whose rows go, as columns, to steps that gather many of them in one state, or to sinks
+    that write columns.
 
     To decode records into columns pays there: a ``map`` and a ``filter`` alone save less than that costs.
     """
     sent = {ref.step for step in steps for ref in step.inputs}
     gathered = set(sent)
     for step in reversed(steps):
-        ends = step.kind in _GATHERING and _read_by(step) is not None
+        ends = _writes_columns(step) or (step.kind in _GATHERING and _read_by(step) is not None)
         if not ends and not (step.name in gathered and _takes_columns(step)):
             gathered -= {ref.step for ref in step.inputs}
     return gathered
 
 
+def _writes_columns(step: Step) -> bool:
+    factory: Any = step.factory
+    is_sink = isinstance(factory, partial) and factory.func is WriteSink
+    return is_sink and as_sink(factory.keywords["sink"]).takes_columns
+
+
 _SAVED_BY_COLUMNS: Final = 3
-"""To make columns of dicts pays before so many functions, or before a step that does not send a row for each row."""
+"""To make columns of dicts pays before so many functions, and before a step that does not make a row of each row."""
 
 
 def _saved(steps: Sequence[Step]) -> dict[str, int]:
     """Return for each step what columns of its rows save: the number of functions that are called otherwise."""
     saved = {step.name: 0 for step in steps}
     for step in reversed(steps):
-        own = _SAVED_BY_COLUMNS if step.kind in ("final", "window") else int(compiled_of(step) is not None)
+        is_end = step.kind in ("final", "window") or _writes_columns(step)
+        own = _SAVED_BY_COLUMNS if is_end else int(compiled_of(step) is not None)
         for ref in step.inputs:
             saved[ref.step] = max(saved[ref.step], saved[step.name] + own)
     return saved

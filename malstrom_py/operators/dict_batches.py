@@ -14,12 +14,13 @@ ROWS_FEW: Final = 512
 ROWS_MANY: Final = 100_000
 """Arrow takes as long to load as this many dicts save."""
 
+_TRIES: Final = 8
+
 
 class DictBatches:
-    """Makes columns of the fields ``names``, if many rows are there at first, until columns do not hold them.
+    """Makes columns of the fields ``names``, if many rows are there at first, of all batches that columns hold.
 
-    That is final: steps with a state make rows of it permanently where rows come, so another try would not pay. The
-    same goes for small batches, of which columns cost more than rows.
+    That ends after several that they do not hold, and where batches are small: then columns cost more than rows.
 
     >>> DictBatches(["n"]).convert(Batch([{"n": 1}]), [])  # one row is few
     Batch(1 rows of values)
@@ -29,6 +30,7 @@ class DictBatches:
         self._columns = DictColumns(names)
         self._small = SmallBatches(ROWS_FEW)
         self._are_many: bool | None = None
+        self._tries = _TRIES
 
     def convert(self, batch: Batch, parts: Iterable[BasePart[Any]]) -> Batch:
         """Return ``batch`` as columns, or unchanged. ``parts``: those that are read, with ``batch`` of one of them."""
@@ -36,9 +38,11 @@ class DictBatches:
             return batch
         if self._are_many is None:
             self._are_many = len(batch) + sum(lag_of(part.lag_rows) or 0 for part in parts) >= ROWS_MANY
-        is_small = self._small.came(len(batch))
-        columns = self._columns.convert(batch.values) if self._are_many and not is_small else None
-        if columns is None:
+        if not self._are_many or self._small.came(len(batch)):
             self._are_many = False
+            return batch
+        if (columns := self._columns.convert(batch.values)) is None:
+            self._tries -= 1
+            self._are_many = self._tries > 0
             return batch
         return ColumnBatch(columns, part=batch.part, computed=True)

@@ -210,6 +210,18 @@ class Sending:
             except self._cluster.api.KafkaException as error:
                 raise self._error(self._cluster.safe(error)) from None
 
+    def send_all(self, topic: str, records: Iterable[Record]) -> None:
+        """Send records in their order, as `send` does."""
+        produce, delivered, most = self.producer.produce, self._delivered, self._bytes_max - OVERHEAD_BYTES
+        for record in records:
+            if len(record) > 2 or len(record[0] or b"") + len(record[1] or b"") > most:
+                self.send(topic, record)
+                continue
+            try:
+                produce(topic, record[1], record[0], -1, delivered)
+            except (BufferError, self._cluster.api.KafkaException):
+                self.send(topic, record)  # it waits, or raises
+
     def serve(self) -> None:
         """Take the reports of deliveries that have arrived; `SinkError` if one has failed."""
         self.producer.poll(0)

@@ -173,8 +173,7 @@ class Publisher:
                 ends_s, offset = time.monotonic() + _READ_S, message.offset() or 0
                 if offset <= segment.last and (WRITER, segment.writer.encode()) in (message.headers() or []):
                     chunks += 1
-                    for record in unpacked(message.value() or b""):
-                        sending.send(self._topic, record)
+                    sending.send_all(self._topic, unpacked(message.value() or b""))
                 is_done = is_done or offset >= segment.last
             sending.serve()
         consumer.unassign()

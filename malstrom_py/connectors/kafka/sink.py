@@ -128,8 +128,7 @@ class KafkaWriter(BaseWriter):
         self._sending = Sending(cluster, topic, {"delivery.report.only.error": True}, bytes_max=bytes_max)
 
     def write(self, batch: Batch) -> None:
-        for record in self._encoder.records(batch):
-            self._sending.send(self._topic, record)
+        self._sending.send_all(self._topic, self._encoder.records(batch))
         self._sending.finish()
 
     def close(self) -> None:

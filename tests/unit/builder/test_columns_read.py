@@ -191,6 +191,21 @@ def test_records_are_decoded_into_columns_if_these_are_gathered(name: str) -> No
     assert read_by(build, Decoding(ROWS)) == names
 
 
+@pytest.mark.parametrize(
+    ("format", "names"), [("parquet", ["key", "value"]), ("csv", ["key", "value"]), ("json", None)]
+)
+def test_rows_become_columns_before_a_sink_that_writes_columns(
+    format: Any, names: list[str] | None, tmp_path: Path
+) -> None:
+    job = mp.Job("columns")
+    for name, source in {"a": Decoding(ROWS), "b": Memory(ROWS)}.items():
+        made = job.source(name, source).map(f"{name}m", lambda row: {"of": row["key"], "twice": row["value"] * 2})
+        made.sink(f"{name}out", sinks.Files(tmp_path / name, format=format))
+    factories: list[Any] = [step.factory for step in job.plan().steps if step.kind == "source"]
+    found = [factories[0].keywords.get("columns"), factories[1].keywords.get("dict_columns")]
+    assert [None if one is None else sorted(one) for one in found] == [names, names]
+
+
 MADE: dict[str, tuple[Callable[[Stream], Stream], list[str] | None]] = {
     "a key": (DECODED["a key"][0], None),
     "two functions": (DECODED["a map and a key"][0], None),

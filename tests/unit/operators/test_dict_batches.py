@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from enum import IntEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import malstrom_py as mp
@@ -19,6 +22,7 @@ from malstrom_py.data.json_columns import DictColumns
 from malstrom_py.operators import dict_batches
 from malstrom_py.operators.batch_sizing import SMALL_IN_A_ROW
 from malstrom_py.operators.dict_batches import ROWS_FEW, DictBatches
+from malstrom_py.sinks import Files
 from malstrom_py.sources import Memory
 from malstrom_py.sources.memory import _MemoryPart
 from malstrom_py.testing.exact import same
@@ -86,9 +90,11 @@ def test_few_dicts_stay_dicts() -> None:
     assert converted(DictBatches(["n"]), [FIRST])
 
 
-def test_after_a_batch_that_columns_do_not_hold_all_stay_dicts() -> None:
-    dicts = DictBatches(["n"])
-    assert [converted(dicts, rows) for rows in ([FIRST], [], [{"n": "1"}], [FIRST])] == [True, False, False, False]
+def test_a_batch_that_columns_do_not_hold_stays_dicts_and_after_many_all_do() -> None:
+    dicts, other = DictBatches(["n"]), [{"n": "1"}]
+    assert [converted(dicts, rows) for rows in ([FIRST], [], other, [FIRST])] == [True, False, False, True]
+    assert not any(converted(dicts, other) for _ in range(8))
+    assert not converted(dicts, [FIRST])
 
 
 def test_small_batches_stay_dicts() -> None:
@@ -145,6 +151,15 @@ JOBS: dict[str, Callable[[Stream], Stream]] = {
 }
 
 
+WRITTEN: dict[str, Callable[[Stream], Stream]] = JOBS | {
+    "map": lambda rows: rows.map("m", lambda row: {"of": row["key"], "twice": row["value"] * 2}),
+    "fold": lambda rows: rows.key_by("k", lambda row: row["key"]).fold("f", lambda n, row: n + row["at"], default=int),
+    "stateful_map": lambda rows: rows.key_by("k", lambda row: row["key"]).stateful_map(
+        "s", lambda key, row, most: ({"at": row["at"], "before": most}, max(most, row["at"])), default=int
+    ),
+}
+
+
 def outcome(build: Callable[[Stream], Stream], items: list[dict[str, Any]]) -> Any:
     try:
         return mp.collect(build(mp.Job("dicts").source("rows", Memory(items))), batch=mp.Batching(rows_max=5))
@@ -162,3 +177,26 @@ def test_jobs_of_dicts_find_the_same_in_columns(name: str, items: list[dict[str,
         in_columns = outcome(JOBS[name], items)
     assert same(in_columns, by_rows)
     assert same(items, before)
+
+
+def written(build: Callable[[Stream], Stream], items: list[dict[str, Any]], folder: Path) -> Any:
+    """The rows and the types of the files, or the error."""
+    job = mp.Job("dicts")
+    build(job.source("rows", Memory(items))).sink("out", Files(folder, format="parquet"))
+    try:
+        mp.run(job, batch=mp.Batching(rows_max=5))
+    except Exception as error:
+        return type(error), str(error)
+    return [
+        (table.schema.to_string(), table.to_pylist()) for table in map(pq.read_table, sorted(folder.glob("*.parquet")))
+    ]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@settings(max_examples=30)
+@given(items=rows())
+def test_files_of_dicts_are_the_same_by_columns(name: str, items: list[dict[str, Any]]) -> None:
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        by_rows = written(WRITTEN[name], items, Path(folder) / "rows")
+        patch.setattr(dict_batches, "ROWS_MANY", 0)
+        assert same(written(WRITTEN[name], items, Path(folder) / "columns"), by_rows)

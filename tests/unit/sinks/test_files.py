@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.files import Files
+from malstrom_py.sinks.files.json_lines import _json_line, plain_lines
 from malstrom_py.sources.files import Files as FilesSource
 from tests.unit.sinks.writing import WORKER, Format, everything, visible, write
 from tests.unit.sources.reading import read_source
@@ -241,6 +245,21 @@ def test_times_in_csv_and_parquet(tmp_path: Path) -> None:
         assert found[0]["day"] == value["day"]
         assert str(found[0]["clock"]).startswith("05:30:00")
         assert float(found[0]["money"]) == 1.25
+
+
+PLAIN = st.one_of(
+    st.integers(-(2**70), 2**70), st.floats(), st.floats(-1e17, 1e17), st.text(), st.booleans(), st.none()
+)
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=3), PLAIN | st.lists(PLAIN, max_size=1), max_size=4), max_size=4))
+@example([{"a": value} for value in (0.0, -0.0, 1e-4, 9.9e-5, 9999999999999998.0, 1e16, math.nan, -math.inf)])
+@example([{"".join(map(chr, range(0x300))): "".join(map(chr, range(0x300)))}])
+@example([{"a": "\ud800"}])
+def test_json_of_plain_values_is_what_the_general_encoder_writes(rows: list[dict[str, Any]]) -> None:
+    for some in (rows, *([row] for row in rows)):
+        lines = plain_lines(some)
+        assert lines is None or lines == "".join(f"{_json_line(row)}\n" for row in some).encode() or not some
 
 
 def test_json_of_values_that_json_does_not_know(tmp_path: Path) -> None:
