@@ -337,6 +337,8 @@ class RowColumns:
             array = pa.array(column)
             if name in self._pinned:
                 return pa.array(column, type=self._kept(known, array.type))
+            if array.type == known and not self._exact:
+                return array
             exact = joined_type(known, exact_type(plain_type(array.type))) if self._exact else None
             wider = exact if self._exact else wider_type(known, array.type)
             if wider is None:
