@@ -312,6 +312,8 @@ def python_values(column: pa.Array, what: str) -> list[Any]:
 
 def _structs(column: pa.Array, what: str) -> list[Any]:
     """Return a column of structs without nulls as dicts, field by field, which takes a fifth of the time."""
+    if hasattr(column, "chunks"):
+        return [row for chunk in column.chunks for row in _structs(chunk, what)]
     fields = [field.name for field in column.type]
     if not fields or len(set(fields)) < len(fields) or len(fields) > _COMPILED_MAX:
         return list(column.to_pylist())
