@@ -43,7 +43,7 @@ def add(_: str, flight: Flight, seen: Delays) -> tuple[dict[str, Any], Delays]:
         distance = delay - mean
         mean += distance / departed
         squares += distance * (delay - mean)
-        worst = delay if worst is None else max(worst, delay)
+        worst = delay if worst is None or delay > worst else worst
     state = Delays(flights + 1, departed, mean, squares, worst)
     return statistics(state), state
 
