@@ -291,10 +291,13 @@ class Operator:
         """Return why one of `compiled_functions` is called for each row, as far as that is known without rows."""
         from malstrom_py.traced.tracing import why_never
 
-        return why_never(function, makes_columns=cls.makes_columns)
+        return why_never(function, makes_columns=cls.makes_columns, makes_tuples=cls.makes_tuples)
 
     makes_columns: ClassVar[bool] = True
     """Whether `compiled_functions` must return what columns hold."""
+
+    makes_tuples: ClassVar[bool] = False
+    """Whether tuples of such values will do."""
 
     takes_columns: bool = False
     """Whether the step reads columns of a `ColumnBatch`. If not, its rows are converted to Python values."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.row_form import DICTS, SCALAR, RowForm
+from malstrom_py.data.row_form import DICTS, SCALAR, TUPLES, RowForm
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.batch_sizing import SmallBatches
@@ -36,7 +36,7 @@ _PATIENCE: Final = 8
 ROWS_FEW: Final = 512
 """A batch costs 0.2 ms, about as much as so many calls of a function."""
 
-_COMPARED_FIRST: Final = 16
+COMPARED_FIRST: Final = 16
 _ROWS_PER_COMPARED: Final = 10_000
 
 
@@ -51,6 +51,34 @@ def report_difference(context: StepContext) -> None:
 def has_null(column: pa.Array) -> bool:
     """Return whether ``column``, or the texts that it refers to, has a None."""
     return bool(column.null_count or (hasattr(column, "dictionary") and column.dictionary.null_count))
+
+
+def _shaped(tree: Tree) -> tuple[Tree, RowForm]:
+    """Return a tree of dicts or plain values for that of a function, and the form of what the function returns."""
+    if fields_returned(tree) is not None:
+        return tree, DICTS
+    places = by_place(tree)
+    return places, SCALAR if fields_returned(places) is None else TUPLES
+
+
+class Sampling:
+    """How many rows of each batch are done both ways: in test mode all, else about ``rows`` of so many."""
+
+    def __init__(self, context: StepContext, rows: int, *, among: int) -> None:
+        self._context = context
+        self._rows, self._among = rows, among
+        self._left = 0
+
+    def of(self, count: int, *, is_first: bool = False) -> int:
+        """Return how many of the next ``count`` rows are. ``is_first``: these are the first of their kind."""
+        if self._context.checked:
+            return count
+        self._left -= count
+        wanted = COMPARED_FIRST if is_first else 0
+        if self._left <= 0:
+            wanted = max(wanted, self._rows * (1 + -self._left // self._among))
+            self._left = self._among
+        return min(wanted, count)
 
 
 @dataclass(slots=True)
@@ -117,7 +145,7 @@ class CompiledFunction:
         self._variants: dict[Any, _Variant] = {}
         self._nullable: frozenset[str] = frozenset()
         self._random = random.Random(0)
-        self._rows_left = _ROWS_PER_COMPARED
+        self._sampling = Sampling(context, 1, among=_ROWS_PER_COMPARED)
         self._small = SmallBatches(ROWS_FEW)
         self._made: pa.Schema | None = None
         self._made_form = DICTS
@@ -134,7 +162,7 @@ class CompiledFunction:
 
         def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> pa.Array:
             check_held(columns if is_sent else columns.select(sorted(traced.fields)))
-            return self._noted(traced, results(traced.tree, columns))[0].column(0)
+            return self._noted(results(traced.tree, columns), SCALAR).column(0)
 
         def why_not(tree: Tree) -> str | None:
             return why_no_columns(tree) if fields_returned(tree) is None else "returns dicts"
@@ -149,44 +177,49 @@ class CompiledFunction:
 
         def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> pa.Array | pa.RecordBatch:
             check_held(columns)
-            tree = by_place(traced.tree)
-            if tree is traced.tree or fields_returned(tree) is None:
-                return self._noted(traced, results(tree, columns))[0].column(0)
-            return results(tree, columns)
+            tree, form = _shaped(traced.tree)
+            made = self._noted(results(tree, columns), form)
+            return made if form is TUPLES else made.column(0)
 
         def why_not(tree: Tree) -> str | None:
-            return why_no_columns(by_place(tree)) if fields_returned(tree) is None else "returns dicts"
+            return why_no_columns(_shaped(tree)[0]) if fields_returned(tree) is None else "returns dicts"
 
         return self._computed(batch, compute, lambda made, rows: listed_keys(made.take(rows)), why_not=why_not)
 
     def values(self, batch: Batch) -> ColumnBatch | None:
-        """Return ``batch`` with the results, which are dicts or plain values, as values."""
+        """Return ``batch`` with the results, which are dicts, tuples or plain values, as values."""
 
         def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> ColumnBatch:
             check_held(columns.select(sorted(traced.fields)))
-            made, form = self._noted(traced, results(traced.tree, columns))
-            return given.with_columns(made, form=form, computed=True)
+            tree, form = _shaped(traced.tree)
+            return given.with_columns(self._noted(results(tree, columns), form), form=form, computed=True)
 
         made: ColumnBatch | None = self._computed(
-            batch, compute, lambda made, rows: made.take(rows).values, why_not=why_no_columns
+            batch,
+            compute,
+            lambda made, rows: made.take(rows).values,
+            why_not=lambda tree: why_no_columns(_shaped(tree)[0]),
         )
         return made
 
     def some(self, batch: Batch) -> ColumnBatch | None:
-        """Return the rows whose result is not None, with the results as values, which are dicts or plain values."""
+        """Return the rows whose result is not None, with the results as values: dicts, tuples or plain values."""
 
         def compute(traced: Traced, given: ColumnBatch, columns: pa.RecordBatch) -> tuple[ColumnBatch, Any]:
             import pyarrow as pa
 
             check_held(columns.select(sorted(traced.fields)))
-            made, places = some_results(traced.tree, columns)
+            tree, form = _shaped(traced.tree)
+            made, places = some_results(tree, columns)
             rows = given if len(places) == len(given) else given.take(pa.array(places))
             if made is not None:
-                made, form = self._noted(traced, made)
-                rows = rows.with_columns(made, form=form, computed=True)
+                rows = rows.with_columns(self._noted(made, form), form=form, computed=True)
             return rows, places
 
-        found = self._computed(batch, compute, _picked, why_not=partial(why_no_columns, without_none=True))
+        def why_not(tree: Tree) -> str | None:
+            return why_no_columns(_shaped(tree)[0], without_none=True)
+
+        found = self._computed(batch, compute, _picked, why_not=why_not)
         return None if found is None else found[0]
 
     def kept(self, batch: Batch, *, is_watched: bool = False) -> ColumnBatch | None:
@@ -245,10 +278,10 @@ class CompiledFunction:
             return batch.with_values(returned)
         return batch.with_columns(made, form=self._made_form, computed=True)
 
-    def _noted(self, traced: Traced, made: pa.RecordBatch) -> tuple[pa.RecordBatch, RowForm]:
-        """Return results with the form of their values, and note both for `again`."""
-        self._made, self._made_form = made.schema, SCALAR if fields_returned(traced.tree) is None else DICTS
-        return made, self._made_form
+    def _noted(self, made: pa.RecordBatch, form: RowForm) -> pa.RecordBatch:
+        """Return results of ``form``, and note what they are for `again`."""
+        self._made, self._made_form = made.schema, form
+        return made
 
     def _as_made(self, returned: list[Any]) -> pa.RecordBatch | None:
         if self._made is None or not self.has_made_columns:
@@ -261,6 +294,10 @@ class CompiledFunction:
                 if any(type(value) is not dict or list(value) != names for value in returned):
                     return None
                 columns = [[value[name] for value in returned] for name in names]
+            elif self._made_form is TUPLES:
+                if any(type(value) is not tuple for value in returned):
+                    return None
+                columns = list(map(list, zip(*returned, strict=True)))
             made = [column_like(values, field.type) for values, field in zip(columns, self._made, strict=True)]
         except Exception:  # Unproven, a value that no column holds, or an error of Arrow
             return None
@@ -282,7 +319,7 @@ class CompiledFunction:
         """
         if self.why_not is not None or not self._context.trusts_columns(batch):
             return None
-        if not len(batch) or not (batch.form is SCALAR or batch.form.by_name):
+        if not len(batch) or not (batch.form in (SCALAR, TUPLES) or batch.form.by_name):
             return None
         if self._small.came(len(batch)) and not self._context.checked:
             return None
@@ -329,7 +366,8 @@ class CompiledFunction:
             if len(set(names)) == len(names):
                 kinds = kinds_of(columns.schema)
                 key = kinds.pop(KEY) if self._with_key else None
-                row: RowKind = "value" if form is SCALAR else "dict" if form.kind is None else "class"
+                whole: RowKind = "dict" if form.kind is None else "class"
+                row: RowKind = "value" if form is SCALAR else "tuple" if form is TUPLES else whole
                 made = trace(self._function, kinds, self._nullable, row=row, key=key)
             if isinstance(made, Traced):
                 made = why_not(made.tree) or made
@@ -351,9 +389,12 @@ class CompiledFunction:
         """Return whether some rows give the same by the function."""
         import pyarrow as pa
 
-        rows = pa.array(self._rows_to_compare(variant, len(batch)), pa.int64())
-        if not len(rows):
+        count = self._sampling.of(len(batch), is_first=not variant.is_compared)
+        variant.is_compared = True
+        if not count:
             return True
+        every = range(len(batch))
+        rows = pa.array(every if count == len(batch) else self._random.choices(every, k=count), pa.int64())
         some = batch.take(rows)
         try:
             arguments = [some.keys or (), some.values] if self._with_key else [some.values]
@@ -361,17 +402,6 @@ class CompiledFunction:
         except Exception:
             return False
         return repr(pick(found, rows)) == expected  # it shows the types of plain values, NaN and the sign of 0.0
-
-    def _rows_to_compare(self, variant: _Variant, count: int) -> list[int]:
-        if self._context.checked:
-            return list(range(count))
-        self._rows_left -= count
-        wanted = 0 if variant.is_compared else min(_COMPARED_FIRST, count)
-        if self._rows_left <= 0:
-            wanted = max(wanted, 1 - self._rows_left // _ROWS_PER_COMPARED)
-            self._rows_left = _ROWS_PER_COMPARED
-        variant.is_compared = True
-        return [self._random.randrange(count) for _ in range(wanted)]
 
     def _differs(self) -> None:
         self.why_not = "gave something else on columns"

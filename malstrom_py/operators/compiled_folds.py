@@ -23,7 +23,7 @@ from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.batch_sizing import SmallBatches
 from malstrom_py.operators.column_figures import in_arrays, keys_columns_of, record_batch
-from malstrom_py.operators.compiled import ROWS_FEW, has_null, report_difference
+from malstrom_py.operators.compiled import COMPARED_FIRST, ROWS_FEW, Sampling, has_null, report_difference
 from malstrom_py.operators.names_taken import names_taken
 from malstrom_py.state.figure_states import FigureStates, Shape, shape_of_fields, shape_of_one
 from malstrom_py.state.group_index import NotColumnar, type_of_keys
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from malstrom_py.state.group_index import Keys
 
-_COMPARED_FIRST: Final = 16
 _ROWS_PER_COMPARED: Final = 160_000
 """Of about so many rows the first few of a batch are done both ways, which costs as much as a hundredth of them."""
 
@@ -110,7 +109,7 @@ class CompiledFold:
         self._known: tuple[list[str], Shape, list[Aggregation[Any, Any]]] | None = None
         self._nullable: frozenset[str] = frozenset()
         self._outside: list[Outside] = []
-        self._rows_left = 0
+        self._sampling = Sampling(context, COMPARED_FIRST, among=_ROWS_PER_COMPARED)
         self._small = SmallBatches(ROWS_FEW)
         self.why_not = self._why_not() if compiles else "compile=False"
         if self.why_not is None:
@@ -235,7 +234,7 @@ class CompiledFold:
 
     def _compare(self, plan: _Plan, batch: ColumnBatch, states: FigureStates) -> None:
         """Do the first rows both ways, occasionally. `NotColumnar` if they differ, `InternalError` in test mode."""
-        count = self._rows_to_compare(len(batch))
+        count = self._sampling.of(len(batch))
         if not count:
             return
         some = batch.cut(0, count)
@@ -253,15 +252,6 @@ class CompiledFold:
         self.why_not = "gave something else on columns"
         report_difference(self._context)
         raise NotColumnar(self.why_not)
-
-    def _rows_to_compare(self, count: int) -> int:
-        if self._context.checked:
-            return count
-        self._rows_left -= count
-        if self._rows_left > 0:
-            return 0
-        self._rows_left = _ROWS_PER_COMPARED
-        return min(_COMPARED_FIRST, count)
 
     def _by_rows(self, batch: ColumnBatch, states: dict[Any, Any]) -> list[Any]:
         """Return what is sent for the rows, and set their ``states``, as the function does."""

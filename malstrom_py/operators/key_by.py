@@ -40,7 +40,7 @@ class KeyBy(FunctionStep):
     [1, 1, 2]
     """
 
-    makes_columns = False  # tuples are legal too
+    makes_tuples = True
 
     def __init__(
         self, context: StepContext, *, fn: Callable[[Any], Any], column: str | None = None, compiles: bool = True
@@ -58,8 +58,9 @@ class KeyBy(FunctionStep):
             self._none_watch.results(keys)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
         made = self._compiled.again(batch, keys)
-        if isinstance(made, ColumnBatch) and isinstance(batch, ColumnBatch) and made.form is SCALAR:
-            self.send(batch, batch.with_key_column(made.columns.column(0)), out)
+        if isinstance(made, ColumnBatch) and isinstance(batch, ColumnBatch):
+            columns = made.columns.column(0) if made.form is SCALAR else made.columns
+            self.send(batch, batch.with_key_column(columns), out)
         else:
             self.send(batch, batch.with_keys(keys), out)
 

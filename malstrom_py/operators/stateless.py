@@ -70,6 +70,7 @@ class Map(FunctionStep):
     """
 
     passes = False
+    makes_tuples = True
 
     def __init__(self, context: StepContext, *, fn: Callable[..., Any], compiles: bool = True) -> None:
         super().__init__(context, fn, compiles=compiles)
@@ -126,28 +127,27 @@ class Filter(FunctionStep):
         self.watch = self._none_watch = NoneWatch(context, predicate, "True or False: None drops the record")
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        of_columns = self._compiled.kept(batch, is_watched=self._none_watch.active)
-        self.takes_columns = of_columns is not None
-        kept: Batch
-        if of_columns is not None:
-            self._none_watch.right()
-            kept = of_columns
-        elif self._none_watch.active:
-            batch, verdicts = call_each(self._fn, batch, self._failures, out, loop=self._watched)
-            kept = batch.compress(verdicts)
-        elif batch.keys is not None or batch.timestamps is not None:
-            batch, verdicts = call_each(self._fn, batch, self._failures, out, loop=verdicts_of)
-            kept = batch.compress(verdicts)
-        elif self._compiled.has_made_columns and isinstance(batch, ColumnBatch):
-            batch, verdicts = call_each(self._fn, batch, self._failures, out, loop=verdicts_of)
-            kept = batch.compress(verdicts)
-            kept = self._compiled.again(kept, kept.values)
+        kept: Batch | None = self._compiled.kept(batch, is_watched=self._none_watch.active)
+        self.takes_columns = kept is not None
+        if kept is None:
+            batch, kept = self._called(batch, out)
         else:
-            # No keys or timestamps to filter along, so no mask: a fifth less time per record.
-            batch, values = call_each(self._fn, batch, self._failures, out, loop=kept_of)
-            kept = Batch(values, part=batch.part)
+            self._none_watch.right()
         self.counters.filtered += len(batch) - len(kept)
         out.send(kept)
+
+    def _called(self, batch: Batch, out: Outlet) -> tuple[Batch, Batch]:
+        """Call the predicate for each row; return the rows on which it did not raise, and those that are kept."""
+        is_bare = batch.keys is None and batch.timestamps is None
+        are_columns = is_bare and self._compiled.has_made_columns and isinstance(batch, ColumnBatch)
+        if is_bare and not are_columns and not self._none_watch.active:
+            # Nothing else to filter along, so no mask: a fifth less time per record.
+            batch, values = call_each(self._fn, batch, self._failures, out, loop=kept_of)
+            return batch, Batch(values, part=batch.part)
+        loop = self._watched if self._none_watch.active else verdicts_of
+        batch, verdicts = call_each(self._fn, batch, self._failures, out, loop=loop)
+        kept = batch.compress(verdicts)
+        return batch, self._compiled.again(kept, kept.values) if are_columns else kept
 
     def _watched(self, predicate: Callable[[Any], Any], values: Iterator[Any], verdicts: list[Any]) -> None:
         """Do as `verdicts_of`, and count the results of None until there is another."""
@@ -163,6 +163,7 @@ class FilterMap(FunctionStep):
     """Replaces each value by ``fn(value)``, and drops the record (counted as filtered) where that is None."""
 
     passes = False
+    makes_tuples = True
 
     def __init__(self, context: StepContext, *, fn: Callable[[Any], Any], compiles: bool = True) -> None:
         super().__init__(context, fn, compiles=compiles)

@@ -6,7 +6,7 @@ Operations that Python refuses for these kinds raise here as they would there, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from types import FunctionType
 from typing import Any, Final, NoReturn, Protocol
@@ -95,6 +95,40 @@ class Instance:
 
     __bool__ = __iter__ = __len__ = __getitem__ = __contains__ = __hash__ = __eq__ = __ne__ = _refuse
     __lt__ = __gt__ = __le__ = __ge__ = __add__ = __mul__ = __or__ = __str__ = __repr__ = __format__ = _refuse
+
+
+class Places:
+    """The proxy for a row that is a tuple: its fields in order, if they are known."""
+
+    __slots__ = ("_paths",)
+
+    def __init__(self, paths: Questions) -> None:
+        self._paths = paths
+
+    def _names(self) -> list[str]:
+        names = list(self._paths.kinds)
+        if not names:
+            raise NotTraceable("uses all of a tuple whose length is not known")
+        return names
+
+    def __getitem__(self, place: Any) -> Any:
+        if type(place) is not int:
+            raise NoFields
+        # Where it is asked what is known without rows, there is no name, but a field of each.
+        return field_of(self._names()[place] if self._paths.kinds else str(place), self._paths)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([field_of(name, self._paths) for name in self._names()])
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def _nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of all fields."""
+        return tuple(map(self._paths.read, self._names()))
+
+    __bool__ = __contains__ = __hash__ = __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
+    __add__ = __radd__ = __mul__ = __rmul__ = __or__ = __str__ = __repr__ = __format__ = _refuse
 
 
 def field_of(name: str, paths: Questions) -> Any:

@@ -12,13 +12,24 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from malstrom_py.traced.nodes import Choice, Failing, Kind, Listed, Node, NoFields, NotTraceable, Result, Tree, leaves
-from malstrom_py.traced.proxies import KINDS, OVERLAY, Instance, Questions, Row, Table, Value, field_of, replaced
+from malstrom_py.traced.proxies import (
+    KINDS,
+    OVERLAY,
+    Instance,
+    Places,
+    Questions,
+    Row,
+    Table,
+    Value,
+    field_of,
+    replaced,
+)
 from malstrom_py.traced.purity import Checking, Impure, Outside
 
 KEY: Final = "\0key"
 """The field of the keys; no row has it."""
 
-RowKind = Literal["dict", "class", "value"]
+RowKind = Literal["dict", "class", "tuple", "value"]
 _PATHS_MAX: Final = 100
 _RISKY: Final = frozenset({"truediv", "floordiv", "mod", "int"})
 
@@ -54,7 +65,7 @@ def trace(
     """Return what ``function`` computes from a row with ``kinds`` of fields; a text says why that cannot be known.
 
     ``nullable``: the fields that may be None. ``row``: what the argument is, a dict, an instance of a class with these
-    fields, or the only field of its row, ``value``.
+    fields, a tuple of them, or the only field of its row, ``value``.
     ``key``: of what kind the keys are, which are the first argument; they are the field `KEY`.
     ``arguments``: what the function is called with, if that is something else.
 
@@ -112,17 +123,17 @@ def why_impure(function: Callable[[Any], Any]) -> str | None:
     return None
 
 
-def why_never(function: Callable[[Any], Any], *, makes_columns: bool = True) -> str | None:
+def why_never(function: Callable[[Any], Any], *, makes_columns: bool = True, makes_tuples: bool = True) -> str | None:
     """Return why ``function`` is traced on no rows and no plain values, as far as that is known without them.
 
-    ``makes_columns``: its results must be what columns hold.
+    ``makes_columns``: its results must be what columns hold. ``makes_tuples``: these may hold tuples.
 
     >>> why_never(lambda row: row["price"] * 2), why_never(lambda number: number * 2)
     (None, None)
-    >>> why_never(lambda word: word[0])
+    >>> why_never(lambda word: word[::2])
     'takes one character, or a slice that is not compiled'
     >>> why_never(lambda row: (row["shop"], row["product"]))
-    'returns a tuple or a list'
+    >>> why_never(lambda row: row["at"], makes_tuples=False)
     """
     if (why := why_impure(function)) is not None:
         return why
@@ -130,12 +141,16 @@ def why_never(function: Callable[[Any], Any], *, makes_columns: bool = True) -> 
     key: Kind | None = "other" if required > 1 else None
     for row in _ROWS:
         if _takes_fields(function, key, row):
-            return "returns a tuple or a list" if makes_columns and _returns_several(function, key, row) else None
+            refused = Listed if makes_tuples else tuple
+            is_refused = makes_columns and _returns_a(refused, function, key, row)
+            return (
+                "returns a list or a set" if is_refused and makes_tuples else "returns a tuple" if is_refused else None
+            )
     tried = [trace(function, {"value": kind}, row="value", key=None if key is None else kind) for kind in _SCALARS]
     return None if any(isinstance(one, Traced) for one in tried) else str(tried[-1])
 
 
-_ROWS: Final[Sequence[RowKind]] = ("dict", "class")
+_ROWS: Final[Sequence[RowKind]] = ("dict", "class", "tuple")
 _SCALARS: Final[Sequence[Kind]] = ("int", "float", "bool", "time", "date", "str")
 
 
@@ -152,12 +167,12 @@ def _takes_fields(function: Callable[[Any], Any], key: Kind | None, row: RowKind
     return True
 
 
-def _returns_several(function: Callable[[Any], Any], key: Kind | None, row: RowKind) -> bool:
-    """Whether ``function`` is known to return a tuple or a list for all rows: with fields of each kind it takes."""
+def _returns_a(type_: type, function: Callable[[Any], Any], key: Kind | None, row: RowKind) -> bool:
+    """Whether ``function`` is known to return a ``type_`` for all rows: with fields of each kind that it takes."""
     tried = [trace(function, _AnyFields(kind), row=row, key=None if key is None else kind) for kind in _SCALARS]
     trees = [one.tree for one in tried if isinstance(one, Traced)]
     ends = [leaf for tree in trees for leaf in leaves(tree) if isinstance(leaf, Result)]
-    return bool(ends) and all(isinstance(leaf.value, tuple) for leaf in ends)
+    return bool(ends) and all(isinstance(leaf.value, type_) for leaf in ends)
 
 
 class _Paths:
@@ -212,8 +227,10 @@ class _Paths:
         """Return what the function is called with."""
         if self._arguments is not None:
             return self._arguments(self)
-        whole = Row(self) if self._row == "dict" else Instance(self)
-        value = field_of("value", self) if self._row == "value" else whole
+        if self._row == "value":
+            value = field_of("value", self)
+        else:
+            value = {"dict": Row, "class": Instance, "tuple": Places}[self._row](self)
         return [value] if self._key is None else [field_of(KEY, self), value]
 
     def _chosen(self, test: Node, yes: Tree, no: Tree) -> Tree:
@@ -292,7 +309,7 @@ def _result(value: Any) -> Any:
         return tuple(map(_result, value))
     if type(value) in (list, set):
         return Listed(map(_result, value))
-    if type(value) is Row:
+    if type(value) in (Row, Places):
         return value._nodes()
     if type(value) in KINDS or value is None:
         return value

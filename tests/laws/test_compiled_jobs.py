@@ -350,3 +350,33 @@ def test_what_is_distinct_or_largest_by_a_function_is_what_python_gives() -> Non
         assert found == {one: sorted(set(of)) for one, of in expected.items()}, seed
         largest = {repr(one): [rank(row) for row in of[-1]] for one, of in best.by_key.items()}
         assert largest == {one: sorted(of)[::-1][:3] for one, of in ranks.items()}, seed
+
+
+PAIRS: Sequence[Callable[[Row], Any]] = (
+    lambda r: (r["id"], r["n"], r["m"], r["s"]),
+    lambda r: (r["id"], r["n"] * 2, 6 // r["m"], r["s"].upper()),
+    lambda r: (r["id"], r["n"], r["m"], "x") if r["o"] else (r["id"], r["m"], r["n"], r["s"]),
+)
+OF_PAIRS: Sequence[tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = (
+    (lambda t: t[2] % 5 != 1, lambda t: t[3], lambda t: t[2]),
+    (lambda t: t[1] > 6 // t[2], lambda t: (t[3], t[0] % 2), lambda t: t[1] + t[2]),
+    (lambda t: t[3], lambda t: t[0] % 3, lambda t: len(t) - t[1]),
+)
+
+
+def test_tuples_of_functions_are_those_of_python() -> None:
+    for seed in range(SEEDS):
+        rng = random.Random(seed)
+        rows, pair, (test, key, value) = drawn_rows(rng), rng.choice(PAIRS), rng.choice(OF_PAIRS)
+        job, out = mp.Job("tuples"), sinks.Memory()
+        stream = job.source("rows", sources.Memory(rows, parts=PARTS)).select("columns", *rows[0])
+        some = stream.map("pairs", pair, on_error="skip").filter("some", test, on_error="skip").key_by("key", key)
+        some.fold("sums", lambda sums, t, of=value: (sums or 0) + of(t), default=lambda: None).final().sink("out", out)
+        mp.Simulation(workers=rng.randint(1, 3), seed=seed, checks=rng.random() < 0.5).run(job)
+        expected = defaultdict[str, int](int)
+        for row in rows:
+            with suppress(ZeroDivisionError):
+                made = pair(row)
+                if test(made):
+                    expected[repr(key(made))] += value(made)
+        assert {repr(one): of[-1] for one, of in out.by_key.items()} == expected, seed

@@ -287,7 +287,10 @@ def test_no_row_is_made_of_values_that_are_no_rows() -> None:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (lambda r: (r["i"], r["i"]), "returns a tuple or a list, or a dict in a dict"),
+        (lambda r: (r["i"],), "returns a tuple or a list, or a dict in a dict"),
+        (lambda r: (r["i"], (r["i"], 1)), "returns a tuple or a list, or a dict in a dict"),
+        (lambda r: (r["i"], 1) if r["i"] > 1 else (r["i"], 1, 2), "returns dicts of different fields"),
+        (lambda r: (r["i"], 1) if r["i"] > 1 else {"0": r["i"], "1": 1}, "returns dicts of different fields"),
         (lambda r: [r["i"]], "returns a tuple or a list, or a dict in a dict"),
         (lambda r: {"x": {"y": r["i"]}}, "returns a tuple or a list, or a dict in a dict"),
         (lambda r: r["i"] if r["i"] > 1 else 0.5, "returns values of several types"),
@@ -433,14 +436,16 @@ def test_why_a_function_is_not_compiled() -> None:
         *(lambda r: r.km * 2, lambda k, r: r.km > k),
     ]
     assert [why_never(function) for function in compiled] == [None] * len(compiled)
-    assert why_never(lambda r: (r.car, r.n)) == "returns a tuple or a list"
-    assert why_never(lambda word: word[0]) == "takes one character, or a slice that is not compiled"
+    assert why_never(lambda word: word[::2]) == "takes one character, or a slice that is not compiled"
     tuples: list[Callable[..., Any]] = [
         *(lambda r: (r["shop"], r["product"]), lambda r: (r["n"] // 10, 1) if r["n"] else (0, 0), lambda v: (v, v)),
-        *(lambda k, v: (k, v["n"]), lambda r: [r["n"]]),
+        *(lambda k, v: (k, v["n"]), lambda r: (r.car, r.n), lambda t: (t[0], t[1] + 1)),
     ]
-    assert [why_never(function) for function in tuples] == ["returns a tuple or a list"] * len(tuples)
-    assert [why_never(function, makes_columns=False) for function in tuples] == [None] * len(tuples)
+    assert [why_never(function, makes_tuples=False) for function in tuples] == ["returns a tuple"] * len(tuples)
+    assert [why_never(function) for function in tuples] == [None] * len(tuples)
+    assert [why_never(lambda r: [r["n"]]), why_never(lambda r: [r["n"]], makes_columns=False)] == [
+        *("returns a list or a set", None)
+    ]
     assert why_never(lambda r: (1, 2) if r["s"] == 3 else r["s"] + "x") is None
     context = StepContext("test", "x")
     assert CompiledFunction(context, lambda r: r["i"] > 1, compiles=False).why_not == "compile=False"

@@ -145,6 +145,71 @@ def test_rows_of_a_class_are_computed_by_their_fields(name: str, rows: Any, tmp_
     assert repr(collected(compile=True)) == repr(collected(compile=False))
 
 
+TUPLES_OF: dict[str, Callable[[Any], Any]] = {
+    "counted words": lambda stream: (
+        stream.map("pairs", lambda r: (r["car"], 1)).key_by("k", lambda t: t[0]).sum("x", by=lambda t: t[1]).final()
+    ),
+    "tuples": lambda stream: stream.map("pairs", lambda r: (r["car"], r["n"] * 2, r["km"])),
+    "tuples of tuples": lambda stream: stream.map("pairs", lambda r: (r["car"], r["n"])).map(
+        "back", lambda t: {"n": t[-1], "of": len(t), "car": t[0]}
+    ),
+    "some tuples": lambda stream: (
+        stream.filter_map("some", lambda r: (r["n"], r["km"]) if r["n"] > 1 else None)
+        .filter("large", lambda t: t[0] > 2)
+        .filter_map("same", lambda t: t if t[1] else None)
+    ),
+    "a tuple that is too short": lambda stream: stream.map("pairs", lambda r: (r["car"], r["n"])).filter(
+        "third", lambda t: t[2], on_error="skip"
+    ),
+    "unpacked": lambda stream: stream.map("pairs", lambda r: (r["car"], r["n"])).map("sums", unpacked),
+    "in windows of a number": lambda stream: (
+        stream.map("pairs", lambda r: (r["n"], r["km"])).key_by("k", lambda t: (t[0], "x")).count("n").final()
+    ),
+}
+
+
+def unpacked(pair: Any) -> Any:
+    car, n = pair
+    return {"car": car, "n": n + 1}
+
+
+@pytest.mark.parametrize("name", TUPLES_OF)
+def test_tuples_are_computed_by_their_places(name: str, tmp_path: Path) -> None:
+    table = pa.table({"car": ["a", "b", "a"] * 9, "km": [1.5, None, 3.0] * 9, "n": [1, 2, 3] * 9})
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=9)
+
+    def collected(*, compile: bool) -> list[Any]:
+        stream = mp.Job("job", compile=compile).source("in", sources.Files(tmp_path / "in.parquet"))
+        return mp.collect(TUPLES_OF[name](stream))
+
+    assert repr(collected(compile=True)) == repr(collected(compile=False))
+
+
+def test_no_tuple_is_made_of_columns() -> None:
+    (pairs,) = Stepped(partial(Map, fn=lambda r: (r["i"], r["s"]))).push(batch_of(i=[1, 2], s=["a", "b"])).batches()
+    assert isinstance(pairs, ColumnBatch)
+    for step in (
+        partial(Map, fn=lambda t: {"n": t[0] * 2}),
+        partial(Filter, predicate=lambda t: t[0] > 1),
+        partial(KeyBy, fn=lambda t: t[1]),
+    ):
+        (sent,) = Stepped(step).push(pairs).batches()
+        assert isinstance(sent, ColumnBatch)
+    assert not pairs.rows_made
+    assert pairs.values == [(1, "a"), (2, "b")]
+
+
+def test_tuples_of_a_batch_that_is_done_row_by_row_are_columns_again() -> None:
+    stepped = Stepped(partial(Map, fn=lambda r: (4 // r["i"], r["s"])), on_error="skip")
+    stepped.push(batch_of(i=[4], s=["a"]), batch_of(i=[0, 2], s=["b", "c"]))
+    assert all(isinstance(batch, ColumnBatch) for batch in stepped.batches())
+    assert stepped.values() == [(1, "a"), (2, "c")]
+    keyed = Stepped(partial(KeyBy, fn=lambda r: (4 // r["i"], r["s"])), on_error="skip")
+    keyed.push(batch_of(i=[4], s=["a"]), batch_of(i=[0, 2], s=["b", "c"]))
+    assert [batch.keys for batch in keyed.batches()] == [[(1, "a")], [(2, "c")]]
+    assert all(isinstance(batch, ColumnBatch) and batch.key_columns is not None for batch in keyed.batches())
+
+
 def test_no_object_is_made_of_rows_of_a_class() -> None:
     for kind in (Trip, Ride, Way):
         given = ColumnBatch(pa.record_batch({"car": ["a", "b"], "km": [1.5, None], "n": [1, 2]}), form=form_of(kind))

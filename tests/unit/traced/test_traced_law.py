@@ -6,7 +6,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import make_dataclass
 from datetime import UTC, datetime, timedelta
@@ -195,6 +195,7 @@ FORMS: dict[str, tuple[str, Arguments]] = {
     "a row": ("r", lambda batch: [(row,) for row in batch.to_pylist()]),
     "a value": ("v", lambda batch: [(value,) for value in batch.column(0).to_pylist()]),
     "an object": ("o", lambda batch: [(instance_of(batch)(**row),) for row in batch.to_pylist()]),
+    "a tuple": ("t", lambda batch: [(tuple(row[name] for name in sorted(row)),) for row in batch.to_pylist()]),
     "a key and a row": ("k, r", lambda batch: [(row["i"], row) for row in batch.to_pylist()]),
     "a key and a value": ("k, v", lambda batch: [(value, value) for value in batch.column(0).to_pylist()]),
 }
@@ -205,11 +206,15 @@ def instance_of(batch: pa.RecordBatch) -> Any:
     return make_dataclass("Instance", batch.schema.names)
 
 
-def function_of(source: str, form: str = "a row") -> Callable[..., Any]:
+def function_of(source: str, form: str = "a row", of: Sequence[str] = tuple(COLUMNS)) -> Callable[..., Any]:
     """Return a function of ``form``. Where that has a value, each field is this value; a key is the field ``i``."""
     arguments = FORMS[form][0]
     if "k" in arguments:
         source = source.replace('r["i"]', "k", 1)
+    if "t" in arguments:
+        places = {name: place for place, name in enumerate(sorted(of))}
+        source = re.sub(r'r(?:\["|\.get\(")(\w)(?:"\]|", 1\))', lambda found: f"t[{places.get(found[1], 99)}]", source)
+        source = re.sub(r"\br\b", "t", source)
     if "o" in arguments:
         source = re.sub(r'r\["(\w)"\]|r\.get\("(\w)", 1\)', r"o.\1\2", source)
         source = re.sub(r"\br\b", "o", source)
@@ -235,6 +240,8 @@ def traced_of(function: Callable[..., Any], batch: pa.RecordBatch, form: str) ->
     arguments, names, columns = FORMS[form][0], list(batch.schema.names), list(batch.columns)
     if "v" in arguments:
         names, columns = ["value"], columns[:1]
+    if "t" in arguments:
+        names, columns = sorted(names), [batch.column(name) for name in sorted(names)]
     kinds = kinds_of(pa.RecordBatch.from_arrays(columns, names=names).schema)
     key = None
     if "k" in arguments:
@@ -242,8 +249,8 @@ def traced_of(function: Callable[..., Any], batch: pa.RecordBatch, form: str) ->
         names, columns, key = [*names, KEY], [*columns, column], kind_in_python(column.type)
     given = pa.RecordBatch.from_arrays(columns, names=names)
     nullable = frozenset(name for name in names if given.column(name).null_count)
-    row: RowKind = "value" if "v" in arguments else "class" if "o" in arguments else "dict"
-    return trace(function, kinds, nullable, row=row, key=key), given
+    rows: dict[str, RowKind] = {"o": "class", "t": "tuple", "r": "dict", "k, r": "dict", "v": "value", "k, v": "value"}
+    return trace(function, kinds, nullable, row=rows[arguments], key=key), given
 
 
 def columns_of(
@@ -320,7 +327,7 @@ STREAMS = 3
 
 
 def holds(source: str, batch: pa.RecordBatch, form: str = "a row") -> bool:
-    function = function_of(source, form)
+    function = function_of(source, form, batch.schema.names)
     expected = rows_of(function, batch, form)
     values, is_dict, flags = columns_of(function, batch, form)
     if values is not None and (expected is None or not as_rows(values, expected, is_dict)):

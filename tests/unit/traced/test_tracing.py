@@ -231,6 +231,11 @@ WRONG = {
         '(r["i"], r["s"])',
         _batch(),
     ),
+    "places are counted from 1": (
+        (proxies.Places, "__getitem__", lambda row, place: proxies.field_of(row._names()[place + 1], row._paths)),
+        'r["i"]',
+        _batch(),
+    ),
     "attributes of objects are looked up elsewhere": (
         (proxies.Instance, "__getattr__", lambda row, name: proxies.field_of("j", row._paths)),
         'r["i"]',
@@ -247,7 +252,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_the_law_sees_wrong_tracers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (where, what, wrong), source, batch = WRONG[name]
-    form = "an object" if where is proxies.Instance else "a row"
+    form = "an object" if where is proxies.Instance else "a tuple" if where is proxies.Places else "a row"
     assert holds(source, batch, form)
     if isinstance(where, dict):
         monkeypatch.setitem(where, what, wrong)
