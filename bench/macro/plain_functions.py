@@ -90,6 +90,23 @@ def first_loop(rows: list[Row]) -> Check:
     return count, total
 
 
+def pairs(bids: Stream) -> Stream:
+    """A key of two fields."""
+    return bids.key_by("key", lambda row: (row["auction"] % 100, row["bidder"] % 10)).aggregate(
+        "sums", total=agg.sum("price")
+    )
+
+
+def pairs_loop(rows: list[Row]) -> Check:
+    sums: dict[tuple[int, int], int] = {}
+    total = 0
+    for row in rows:
+        key = (row["auction"] % 100, row["bidder"] % 10)
+        sums[key] = sums.get(key, 0) + row["price"]
+        total += sums[key]
+    return len(rows), total
+
+
 def folded(bids: Stream) -> Stream:
     """A state that adds."""
     keyed = bids.key_by("key", lambda row: row["auction"] % 1000)
@@ -138,6 +155,13 @@ JOBS: Final[Mapping[str, Job]] = {
             .select("auction", EUROS)
             .select(total=pl.col("price").cum_sum().over(pl.col("auction") % 1000))
         ),
+        "total",
+    ),
+    "pairs": Job(
+        "key_by two fields, aggregate",
+        pairs,
+        pairs_loop,
+        lambda bids: bids.select(total=pl.col("price").cum_sum().over(pl.col("auction") % 100, pl.col("bidder") % 10)),
         "total",
     ),
     "fold": Job(

@@ -241,7 +241,8 @@ def _attribute_words(instructions: Sequence[dis.Instruction], place: int) -> str
     is_name = owner.opname.startswith(("LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF"))
     name = owner.argval if is_name and not attributes[0].is_jump_target else ""
     path = ".".join((name if type(name) is str else "", *(one.argval for one in attributes)))
-    is_called = attributes[-1].opname == "LOAD_METHOD" or any("NULL" in one.argrepr for one in (owner, *attributes))
+    loads = (owner, *attributes, *instructions[end : end + 1])  # what pushes NULL is next to the call
+    is_called = any(one.opname in ("LOAD_METHOD", "PUSH_NULL") or "NULL" in one.argrepr for one in loads)
     return f"{'calls' if is_called else 'uses'} {path}"
 
 

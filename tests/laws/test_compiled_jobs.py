@@ -371,7 +371,11 @@ def test_tuples_of_functions_are_those_of_python() -> None:
         job, out = mp.Job("tuples"), sinks.Memory()
         stream = job.source("rows", sources.Memory(rows, parts=PARTS)).select("columns", *rows[0])
         some = stream.map("pairs", pair, on_error="skip").filter("some", test, on_error="skip").key_by("key", key)
-        some.fold("sums", lambda sums, t, of=value: (sums or 0) + of(t), default=lambda: None).final().sink("out", out)
+
+        def summed(sums: Any, pair: Any, of: Callable[[Any], Any] = value) -> Any:
+            return (sums or 0) + of(pair)
+
+        some.fold("sums", summed, default=lambda: None).final().sink("out", out)
         mp.Simulation(workers=rng.randint(1, 3), seed=seed, checks=rng.random() < 0.5).run(job)
         expected = defaultdict[str, int](int)
         for row in rows:

@@ -75,7 +75,7 @@ def mutated(row: Any) -> Any:
         (lambda row, seen=SEEN: seen.append, "uses seen.append"),
         (lambda row: append_to(SEEN), "uses seen.append"),
         (rebound, "uses row.append"),
-        (lambda row: (SEEN if row["i"] else row).append, "uses .append"),
+        (lambda row: (SEEN if row["i"] else row).append, "uses "),
         (lambda row: row.price, "raises, or does what is not compiled, for each row"),
         (lambda row: sys.version_info.major, "uses sys.version_info.major"),
         (lambda row: datetime(row["i"], 1, 1).year, "reads datetime, of type type"),  # noqa: DTZ001
