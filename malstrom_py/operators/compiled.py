@@ -23,8 +23,9 @@ from malstrom_py.state.group_index import listed_keys
 from malstrom_py.traced.evaluation import results, some_results, streams, truths
 from malstrom_py.traced.in_python import check_held, column_like, in_python_types, kind_in_python, kinds_of
 from malstrom_py.traced.nodes import Tree
+from malstrom_py.traced.proxies import RowKind
 from malstrom_py.traced.returned import by_place, fields_returned, why_no_columns, why_no_numbers
-from malstrom_py.traced.tracing import KEY, RowKind, Traced, trace, why_impure
+from malstrom_py.traced.tracing import KEY, Traced, trace, why_impure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +60,15 @@ def _shaped(tree: Tree) -> tuple[Tree, RowForm]:
         return tree, DICTS
     places = by_place(tree)
     return places, SCALAR if fields_returned(places) is None else TUPLES
+
+
+def row_kind(form: RowForm) -> RowKind | None:
+    """Return what the rows of ``form`` are to a function; None if it does not take these."""
+    if form in (SCALAR, TUPLES):
+        return "value" if form is SCALAR else "tuple"
+    if not form.by_name:
+        return None
+    return "dict" if form.kind is None else "class"
 
 
 class Sampling:
@@ -319,12 +329,12 @@ class CompiledFunction:
         """
         if self.why_not is not None or not self._context.trusts_columns(batch):
             return None
-        if not len(batch) or not (batch.form in (SCALAR, TUPLES) or batch.form.by_name):
+        if not len(batch):
             return None
         if self._small.came(len(batch)) and not self._context.checked:
             return None
-        columns = self._arguments(batch)
-        variant = None if columns is None else self._variant(columns, batch.form, why_not)
+        columns, row = self._arguments(batch), row_kind(batch.form)
+        variant = None if columns is None or row is None else self._variant(columns, row, why_not)
         traced = None if variant is None else variant.traced
         if columns is None or variant is None or traced is None or (traced.may_be_none and not takes_none):
             return None
@@ -352,12 +362,10 @@ class CompiledFunction:
             return None
         return pa.RecordBatch.from_arrays([*columns.columns, key], names=[*columns.schema.names, KEY])
 
-    def _variant(
-        self, columns: pa.RecordBatch, form: RowForm, why_not: Callable[[Tree], str | None]
-    ) -> _Variant | None:
+    def _variant(self, columns: pa.RecordBatch, row: RowKind, why_not: Callable[[Tree], str | None]) -> _Variant | None:
         names = columns.schema.names
         self._nullable |= {name for name, column in zip(names, columns.columns, strict=True) if has_null(column)}
-        of = (columns.schema, self._nullable, form)
+        of = (columns.schema, self._nullable, row)
         variant = self._variants.get(of)
         if variant is None:
             if len(self._variants) == _VARIANTS_MAX:
@@ -366,8 +374,6 @@ class CompiledFunction:
             if len(set(names)) == len(names):
                 kinds = kinds_of(columns.schema)
                 key = kinds.pop(KEY) if self._with_key else None
-                whole: RowKind = "dict" if form.kind is None else "class"
-                row: RowKind = "value" if form is SCALAR else "tuple" if form is TUPLES else whole
                 made = trace(self._function, kinds, self._nullable, row=row, key=key)
             if isinstance(made, Traced):
                 made = why_not(made.tree) or made

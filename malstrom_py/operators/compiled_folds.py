@@ -23,7 +23,7 @@ from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import StepContext
 from malstrom_py.operators.batch_sizing import SmallBatches
 from malstrom_py.operators.column_figures import in_arrays, keys_columns_of, record_batch
-from malstrom_py.operators.compiled import COMPARED_FIRST, ROWS_FEW, Sampling, has_null, report_difference
+from malstrom_py.operators.compiled import COMPARED_FIRST, ROWS_FEW, Sampling, has_null, report_difference, row_kind
 from malstrom_py.operators.names_taken import names_taken
 from malstrom_py.state.figure_states import FigureStates, Shape, shape_of_fields, shape_of_one
 from malstrom_py.state.group_index import NotColumnar, type_of_keys
@@ -33,6 +33,7 @@ from malstrom_py.traced.evaluation import results
 from malstrom_py.traced.folds import STATE, Change, Fold, Form, fold_of
 from malstrom_py.traced.in_python import Unproven, check_held, kind_in_python, kinds_of
 from malstrom_py.traced.nodes import Kind
+from malstrom_py.traced.proxies import RowKind
 from malstrom_py.traced.purity import Checking, Impure, Outside, is_plain
 from malstrom_py.traced.returned import fields_returned, why_no_columns
 from malstrom_py.traced.tracing import KEY, why_impure
@@ -159,7 +160,8 @@ class CompiledFold:
         kinds: dict[str, Kind] = dict.fromkeys(sorted(names or ("value",)), "int")
         if self._takes_key:
             kinds[KEY] = "int"
-        form = Form(kinds, frozenset(), self._begin, is_row=names is not None, takes_key=self._takes_key)
+        row: RowKind = "value" if names is None else "dict"
+        form = Form(kinds, frozenset(), self._begin, row=row, takes_key=self._takes_key)
         fold = fold_of(self._function, form)
         if isinstance(fold, Fold):
             self._know(fold)
@@ -193,7 +195,7 @@ class CompiledFold:
             name for name, column in zip(columns.schema.names, columns.columns, strict=True) if has_null(column)
         }
         keys = keys_columns_of(batch)
-        of = (columns.schema, type_of_keys(keys), batch.form is SCALAR, self._nullable)
+        of = (columns.schema, type_of_keys(keys), batch.form, self._nullable)
         if of not in self._plans:
             self._plans[of] = self._planned(batch, keys)
         plan = self._plans[of]
@@ -203,8 +205,9 @@ class CompiledFold:
 
     def _planned(self, batch: ColumnBatch, keys: Keys) -> _Plan | str:
         names = batch.columns.schema.names
-        if batch.form not in (DICTS, SCALAR) or len(set(names)) < len(names):
-            return "has values that are not dicts"
+        row = row_kind(batch.form)
+        if row is None or len(set(names)) < len(names):
+            return "has values of a form that is not compiled"
         if any(name.startswith("\0") for name in names):
             return "has a column with a name that is not compiled"
         has_tuples = hasattr(keys, "schema")
@@ -212,7 +215,7 @@ class CompiledFold:
         if self._takes_key:
             kinds[KEY] = "other" if has_tuples else kind_in_python(keys.type)
         nullable = self._nullable | ({KEY} if not has_tuples and has_null(keys) else set())
-        form = Form(kinds, nullable, self._begin, is_row=batch.form is not SCALAR, takes_key=self._takes_key)
+        form = Form(kinds, nullable, self._begin, row=row, takes_key=self._takes_key)
         fold = fold_of(self._function, form)
         if isinstance(fold, str):
             return fold

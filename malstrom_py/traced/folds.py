@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from malstrom_py.traced.nodes import Choice, Failing, Kind, Node, Result, Tree, leaves
-from malstrom_py.traced.proxies import KINDS, Questions, Row, field_of
+from malstrom_py.traced.proxies import KINDS, Questions, Row, RowKind, field_of, row_of
 from malstrom_py.traced.tracing import KEY, Traced, trace
 
 STATE: Final = "\0state"
@@ -50,20 +50,19 @@ class Fold:
 class Form:
     """How a function is called. ``kinds``: of the fields of a row. ``default``: the state of a new key, a constant.
 
-    ``is_row``: values are dicts, not what the only field has. ``takes_key``: the arguments are key, value and state,
+    ``row``: what values are. ``takes_key``: the arguments are key, value and state,
     the result is an output and the new state; otherwise the arguments are state and value.
     """
 
     kinds: Mapping[str, Kind]
     nullable: frozenset[str]
     default: Any
-    is_row: bool = True
+    row: RowKind = "dict"
     takes_key: bool = False
 
     def arguments(self, paths: Questions) -> tuple[Any, ...]:
         """Return the proxies for the arguments."""
-        value = Row(paths, {name: name for name in self.kinds if name != KEY})
-        given = value if self.is_row else field_of(next(iter(self.kinds)), paths)
+        given = row_of(self.row, paths, [name for name in self.kinds if name != KEY])
         state: Any = None
         if type(self.default) is dict:
             state = Row(paths, {name: f"{STATE}.{name}" for name in self.default})
@@ -219,8 +218,10 @@ def _added(node: Any, state: str) -> Any:
     if node.operation == "sub":
         if not _is_field(left, state) or _reads_state(right) or type(right) is bool:
             return None
-        is_node = isinstance(right, Node)
-        return Node("neg", (right,), "float" if right.kind == "float" else "int") if is_node else -right
+        if not isinstance(right, Node):
+            return -right
+        # NaN keeps its sign where it is subtracted, not where it is negated.
+        return Node("sub", (-0.0, right), "float") if right.kind == "float" else Node("neg", (right,), "int")
     for one, other in ((left, right), (right, left)):
         if _is_field(one, state) and not _reads_state(other):
             return other

@@ -6,10 +6,10 @@ Operations that Python refuses for these kinds raise here as they would there, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from types import FunctionType
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, Literal, NoReturn, Protocol
 
 from malstrom_py.traced.nodes import Kind, Node, NoFields, NotTraceable
 from malstrom_py.traced.purity import Outside
@@ -81,15 +81,16 @@ class Row:
 
 
 class Instance:
-    """The proxy for a row of a class with fields."""
+    """The proxy for a row of a class with fields. ``names``: of these; None: all that can be read."""
 
-    __slots__ = ("_paths",)
+    __slots__ = ("_fields", "_paths")
 
-    def __init__(self, paths: Questions) -> None:
+    def __init__(self, paths: Questions, names: Sequence[str] | None = None) -> None:
         self._paths = paths
+        self._fields: Collection[str] = paths.kinds if names is None else names
 
     def __getattr__(self, name: str) -> Any:
-        if name not in self._paths.kinds:
+        if name not in self._fields:
             raise NoFields
         return field_of(name, self._paths)
 
@@ -98,24 +99,24 @@ class Instance:
 
 
 class Places:
-    """The proxy for a row that is a tuple: its fields in order, if they are known."""
+    """The proxy for a row that is a tuple of the fields ``names``; None: all that can be read, if they are known."""
 
-    __slots__ = ("_paths",)
+    __slots__ = ("_fields", "_paths")
 
-    def __init__(self, paths: Questions) -> None:
+    def __init__(self, paths: Questions, names: Sequence[str] | None = None) -> None:
         self._paths = paths
+        self._fields = list(paths.kinds if names is None else names)
 
     def _names(self) -> list[str]:
-        names = list(self._paths.kinds)
-        if not names:
+        if not self._fields:
             raise NotTraceable("uses all of a tuple whose length is not known")
-        return names
+        return self._fields
 
     def __getitem__(self, place: Any) -> Any:
         if type(place) is not int:
             raise NoFields
         # Where it is asked what is known without rows, there is no name, but a field of each.
-        return field_of(self._names()[place] if self._paths.kinds else str(place), self._paths)
+        return field_of(self._fields[place] if self._fields else str(place), self._paths)
 
     def __iter__(self) -> Iterator[Any]:
         return iter([field_of(name, self._paths) for name in self._names()])
@@ -129,6 +130,18 @@ class Places:
 
     __bool__ = __contains__ = __hash__ = __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
     __add__ = __radd__ = __mul__ = __rmul__ = __or__ = __str__ = __repr__ = __format__ = _refuse
+
+
+RowKind = Literal["dict", "class", "tuple", "value"]
+
+
+def row_of(kind: RowKind, paths: Questions, names: Sequence[str] | None = None) -> Any:
+    """Return the proxy for a row with the fields ``names``, None: all that can be read; or for the only one."""
+    if kind == "value":
+        return field_of("value" if names is None else names[0], paths)
+    if kind == "dict":
+        return Row(paths, None if names is None else dict(zip(names, names, strict=True)))
+    return Instance(paths, names) if kind == "class" else Places(paths, names)
 
 
 def field_of(name: str, paths: Questions) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from malstrom_py.traced.nodes import Choice, Failing, Kind, Listed, Node, NoFields, NotTraceable, Result, Tree, leaves
 from malstrom_py.traced.proxies import (
@@ -19,17 +19,18 @@ from malstrom_py.traced.proxies import (
     Places,
     Questions,
     Row,
+    RowKind,
     Table,
     Value,
     field_of,
     replaced,
+    row_of,
 )
 from malstrom_py.traced.purity import Checking, Impure, Outside
 
 KEY: Final = "\0key"
 """The field of the keys; no row has it."""
 
-RowKind = Literal["dict", "class", "tuple", "value"]
 _PATHS_MAX: Final = 100
 _RISKY: Final = frozenset({"truediv", "floordiv", "mod", "int"})
 
@@ -190,7 +191,7 @@ class _Paths:
         arguments: Callable[[Questions], tuple[Any, ...]] | None = None,
     ) -> None:
         self._function = function
-        self._row = row
+        self._row: RowKind = row
         self._key: Kind | None = key
         self._arguments = arguments
         self.kinds = kinds
@@ -227,10 +228,7 @@ class _Paths:
         """Return what the function is called with."""
         if self._arguments is not None:
             return self._arguments(self)
-        if self._row == "value":
-            value = field_of("value", self)
-        else:
-            value = {"dict": Row, "class": Instance, "tuple": Places}[self._row](self)
+        value = row_of(self._row, self)
         return [value] if self._key is None else [field_of(KEY, self), value]
 
     def _chosen(self, test: Node, yes: Tree, no: Tree) -> Tree:

@@ -82,10 +82,10 @@ def test_the_text_has_a_line_per_step_with_inputs_details_and_policies() -> None
     expected = [
         r"job flights \(8 steps, 8 slots\)",
         r"   0  flights    source  \[Memory\(1 item\); on_error=skip\]",
-        rf"   1  departure  assign_timestamps <- flights  \[flights\.<locals>\.<lambda> at {here}:\d+; not .*\]",
+        rf"   1  departure  assign_timestamps <- flights  \[flights\.<locals>\.<lambda> at {here}:\d+; compiled\]",
         r"   2  epochs     generate_epochs <- departure  \[limit_out_of_orderness\(10\)\]",
-        rf"   3  carrier    key_by <- epochs\.on_time  \[.*{here}:\d+; not .*; exchange: a keyed region begins\]",
-        rf"   4  end        map <- carrier  \[.*{here}:\d+; not compiled: .*; on_error=dead-letter\]",
+        rf"   3  carrier    key_by <- epochs\.on_time  \[.*{here}:\d+; compiled; exchange: a keyed region begins\]",
+        rf"   4  end        map <- carrier  \[.*{here}:\d+; compiled; on_error=dead-letter\]",
         r"   5  sum        sum <- end",
         r"   6  out        sink <- sum  \[Memory\]",
         r"   7  letters    sink <- end\.dead_letters  \[Memory\]",

@@ -257,6 +257,15 @@ def test_a_difference_is_found(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         fold.scan(columns(["a", "a"], v=[1, 2]))
 
 
+def test_nan_keeps_its_sign_where_it_is_subtracted() -> None:
+    state = KeyedState("x", Codec())
+    compiled = CompiledFold(StepContext("test", "x"), state, lambda total, row: total - row["f"], lambda: -2.5)
+    given = columns(["a", "a"], f=[0.0, math.nan])
+    made = compiled.scan(given)
+    assert made is not None
+    assert same(made.values, [-2.5 - 0.0, -2.5 - 0.0 - math.nan])
+
+
 # The law
 
 KEYS = st.sampled_from(["a", "b"])

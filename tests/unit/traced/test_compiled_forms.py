@@ -128,6 +128,12 @@ OF_CLASSES: dict[str, Callable[[Any], Any]] = {
     "filter_map": lambda stream: stream.filter_map("x", lambda r: {"n": r.n} if r.km else None),
     "filter_map to itself": lambda stream: stream.filter_map("x", lambda r: r if r.n > 1 else None),
     "branch": lambda stream: stream.branch("x", lambda r: r.km is None)[1],
+    "fold": lambda stream: (
+        stream.key_by("k", lambda r: r.car).fold("x", lambda most, r: max(most, r.n), default=int).final()
+    ),
+    "stateful_map": lambda stream: stream.key_by("k", lambda r: r.car).stateful_map(
+        "x", lambda k, r, n: (r.n - n, r.n), default=int
+    ),
     "sums": lambda stream: stream.key_by("k", lambda r: (r.car, r.n % 2)).sum("x", by=lambda r: r.n + 1).final(),
 }
 
@@ -160,6 +166,11 @@ TUPLES_OF: dict[str, Callable[[Any], Any]] = {
     ),
     "a tuple that is too short": lambda stream: stream.map("pairs", lambda r: (r["car"], r["n"])).filter(
         "third", lambda t: t[2], on_error="skip"
+    ),
+    "fold": lambda stream: (
+        stream.map("pairs", lambda r: (r["car"], r["n"]))
+        .key_by("k", lambda t: t[0])
+        .fold("x", lambda sums, t: {"n": sums["n"] + t[1]}, default=lambda: {"n": 0})
     ),
     "unpacked": lambda stream: stream.map("pairs", lambda r: (r["car"], r["n"])).map("sums", unpacked),
     "in windows of a number": lambda stream: (

@@ -23,8 +23,9 @@ from malstrom_py.testing.exact import same
 from malstrom_py.traced.evaluation import results, some_results, streams, truths
 from malstrom_py.traced.in_python import Unproven, kind_in_python, kinds_of
 from malstrom_py.traced.nodes import Failing
+from malstrom_py.traced.proxies import RowKind
 from malstrom_py.traced.returned import by_place, fields_returned, why_no_columns, why_no_numbers
-from malstrom_py.traced.tracing import KEY, RowKind, Traced, trace
+from malstrom_py.traced.tracing import KEY, Traced, trace
 
 
 def moment(*parts: int) -> datetime:
