@@ -3,7 +3,7 @@
 It has a Unix socket to the program that starts it. A message with the descriptor of another socket asks for a process,
 which serves that socket (`serve`); the end of a process is reported by its pid and status. Rule: no thread runs here,
 and nothing is imported that starts one, because a fork has only the thread that calls it. When the program ends,
-however it does, its processes are killed.
+however it does, its processes are killed; where this process is gone, they end when their sockets hang up.
 """
 
 from __future__ import annotations
@@ -11,22 +11,31 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import queue
 import select
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Final, Never
 
-from malstrom_py.workers.remote.worker_server import WorkerRuns
+from malstrom_py.errors.text import describe_error
+from malstrom_py.workers.processes.standard_output import flush, keep_lines_whole
+from malstrom_py.workers.remote.worker_server import PackedFailure, WorkerRuns
 from malstrom_py.workers.transport import zeromq
 
 ENDED: Final = struct.Struct("!qi")
 """The end of a process: its pid, and its exit code, negative if a signal has ended it."""
+
+GROUP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+"""What a terminal or a supervisor sends to the whole group of processes. The program alone obeys."""
 
 _PRELOADED: Final = (zeromq,)
 """What a worker imports when it is opened."""
@@ -36,11 +45,20 @@ _LENGTH: Final = struct.Struct("!I")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a process takes over from the program: its variables, its folder, and where it imports from."""
+    """What a process takes over from the program: its variables, its folder if there is one, where it imports from."""
 
     environ: dict[str, str]
-    folder: str
-    path: list[str]
+    folder: str | None
+    path: Sequence[str]
+
+    @classmethod
+    def of_program(cls) -> Request:
+        """Return what a process takes over now."""
+        try:
+            folder = str(Path.cwd())
+        except FileNotFoundError:  # it has been deleted
+            folder = None
+        return cls(dict(os.environ), folder, [*sys.path])
 
 
 def send_request(server: socket.socket, request: Request, descriptor: int) -> None:
@@ -51,14 +69,28 @@ def send_request(server: socket.socket, request: Request, descriptor: int) -> No
 
 
 def serve(calls: Connection) -> None:
-    """Answer the calls of the program, one by one, until it hangs up: a method of `WorkerRuns` and its arguments."""
-    runs = WorkerRuns()
+    """Answer the calls of the program, one by one: a method of `WorkerRuns` and its arguments. End this process when
+    the program hangs up, also in the middle of a call: the fork server, which else does that, may be gone.
+    """
+    runs, received = WorkerRuns(), queue.SimpleQueue[bytes]()
+    threading.Thread(target=_receive, args=(calls, received), name="malstrom-calls", daemon=True).start()
     while True:
+        data = received.get()
         try:
-            method, arguments = pickle.loads(calls.recv_bytes())
-        except EOFError:
-            return
-        calls.send_bytes(pickle.dumps(getattr(runs, method)(*arguments)))
+            method, arguments = pickle.loads(data)
+            answer = getattr(runs, method)(*arguments)
+        except BaseException as error:
+            answer = PackedFailure(error)
+        flush()  # the program may kill this process as soon as it has the answer
+        calls.send_bytes(pickle.dumps(answer))
+
+
+def _receive(calls: Connection, received: queue.SimpleQueue[bytes]) -> None:
+    try:
+        while True:
+            received.put(calls.recv_bytes())
+    except (EOFError, OSError):
+        os._exit(1)
 
 
 class _Forks:
@@ -76,15 +108,20 @@ class _Forks:
         signal.signal(signal.SIGCHLD, _ignored)
         signal.set_wakeup_fd(told)
         gc.freeze()  # so that a collection in a fork does not copy what is shared
-        while True:
-            ready, _, _ = select.select([self._program.fileno(), ended], [], [])
-            if ended in ready:
-                os.read(ended, 4096)
-                self._report_ends()
-            if self._program.fileno() in ready and not self._fork((ended, told)):
-                break
-        for pid in self._pids:
-            os.kill(pid, signal.SIGKILL)
+        came = select.poll()  # not `select.select`: the program chose the number of its socket, which may be large
+        came.register(self._program, select.POLLIN)
+        came.register(ended, select.POLLIN)
+        try:
+            while True:
+                ready = {descriptor for descriptor, _ in came.poll()}
+                if ended in ready:
+                    os.read(ended, 4096)
+                    self._report_ends()
+                if self._program.fileno() in ready and not self._fork((ended, told)):
+                    return
+        finally:
+            for pid in self._pids:
+                os.kill(pid, signal.SIGKILL)
 
     def _fork(self, own: tuple[int, int]) -> bool:
         """Fork a process; return False once the program has ended."""
@@ -92,12 +129,16 @@ class _Forks:
         if len(head) < _LENGTH.size or not descriptors:
             return False
         request: Request = pickle.loads(_received(self._program, *_LENGTH.unpack(head)))
-        pid = os.fork()
-        if pid == 0:
-            _become_worker(request, descriptors[0], [self._program.detach(), *own])
-        self._pids.add(pid)
-        with Connection(descriptors[0]) as calls, suppress(ConnectionError):
-            calls.send_bytes(pickle.dumps(pid))
+        with Connection(descriptors[0]) as calls:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                with suppress(OSError):
+                    calls.send_bytes(pickle.dumps(describe_error(error)))
+                return True
+            if pid == 0:
+                _become_worker(request, calls, [self._program.detach(), *own])
+            self._pids.add(pid)
         return True
 
     def _report_ends(self) -> None:
@@ -108,30 +149,57 @@ class _Forks:
                 self._program.sendall(ENDED.pack(pid, os.waitstatus_to_exitcode(status)))
 
 
-def _become_worker(request: Request, descriptor: int, others: Iterable[int]) -> Never:
-    """Serve ``descriptor`` in a process that has just been forked, and end it. ``others``: of the fork server."""
-    code = 1
+def _become_worker(request: Request, calls: Connection, others: Iterable[int]) -> Never:
+    """Serve ``calls`` in a process that has just been forked, and end it. ``others``: of the fork server."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for other in others:
             os.close(other)
+        _give_away_forks(calls)
         os.environ.clear()
         os.environ.update(request.environ)
-        os.chdir(request.folder)
+        time.tzset()
         sys.path[:] = request.path
-        serve(Connection(descriptor))
-        code = 0
+        if request.folder is not None:
+            with suppress(OSError):  # it has been deleted
+                os.chdir(request.folder)
+        keep_lines_whole()
+        calls.send_bytes(pickle.dumps(os.getpid()))
+        serve(calls)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        os._exit(1)
+
+
+def _give_away_forks(calls: Connection) -> None:
+    """Have a process that a user's function forks be the user's: the death of the worker hangs up ``calls``, and
+    signals end the process, also those that come before it has changed how it takes them.
+    """
+
+    def leave() -> None:
+        calls.close()
+        for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+            if signal.getsignal(number) is _ignored:
+                signal.signal(number, usual)
+        let_through()
+
+    def let_through() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
+
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS),
+        after_in_parent=let_through,
+        after_in_child=leave,
+    )
 
 
 def _received(program: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        data += program.recv(size - len(data))
+        more = program.recv(size - len(data))
+        if not more:
+            raise ConnectionError("the program has ended")
+        data += more
     return data
 
 
@@ -141,7 +209,8 @@ def _ignored(number: int, frame: object) -> None:
 
 def main() -> None:
     """Serve the program whose socket is the first argument."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # of a terminal or a supervisor, for the whole group of processes
+    for number in GROUP_SIGNALS:
         signal.signal(number, _ignored)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)  # blocked since this process was started
     with socket.socket(fileno=int(sys.argv[1])) as program, suppress(ConnectionError):  # it has ended
         _Forks(program).run()

@@ -144,6 +144,7 @@ class _ProcessRuns:
             watched=is_again,
             logs=logs.configured(),
             redact_errors=self._redact_errors,
+            without_ray=True,
         )
         return Coordinator(
             plan,

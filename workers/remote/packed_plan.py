@@ -18,6 +18,19 @@ from malstrom_py.errors.text import describe_error
 
 _NO_FILE: Final = "<dynamic-code>"
 
+_MODULE_HERE: Final = (
+    "a worker imports it by this name from where the program does (sys.path), so a module that the program has made "
+    "itself must be a file there. Or have its functions copied: cloudpickle.register_pickle_by_value(module)"
+)
+_MODULE_ON_NODES: Final = (
+    "install it on every node of the cluster, or have Ray bring it there with RayRuntime(runtime_env={'pip': [...]}) "
+    "or, for your own code, runtime_env={'working_dir': '.'}"
+)
+_BUILT_HERE: Final = "check what its functions, sources and sinks do when they are copied to another process"
+_BUILT_ON_NODES: Final = (
+    "check that the cluster runs the same versions of Python and of the libraries as the program that starts the job"
+)
+
 
 def pack_plan(plan: Plan) -> bytes:
     """Pack ``plan``. `PlanError` names the step whose function, source or sink cannot be pickled."""
@@ -27,21 +40,18 @@ def pack_plan(plan: Plan) -> bytes:
         raise _unpicklable(plan, error) from error
 
 
-def unpack_plan(packed: bytes, job: str) -> Plan:
-    """Unpack a plan. `PlanError` if it needs a module that this process lacks."""
+def unpack_plan(packed: bytes, job: str, *, without_ray: bool = False) -> Plan:
+    """Unpack a plan. `PlanError` if it needs a module that this process lacks. ``without_ray``: by a program
+    of this machine.
+    """
     try:
         plan: Plan = pickle.loads(packed)
     except ImportError as error:
-        raise PlanError(
-            f"job {job!r} uses module {error.name!r}, which a worker does not have: install it on every node of the "
-            f"cluster, or have Ray bring it there with RayRuntime(runtime_env={{'pip': [...]}}) or, for your own code, "
-            f"runtime_env={{'working_dir': '.'}}"
-        ) from error
+        fix = _MODULE_HERE if without_ray else _MODULE_ON_NODES
+        raise PlanError(f"job {job!r} uses module {error.name!r}, which a worker does not have: {fix}") from error
     except Exception as error:
-        raise PlanError(
-            f"job {job!r} cannot be built on a worker ({describe_error(error)}): check that the cluster runs "
-            f"the same versions of Python and of the libraries as the program that starts the job"
-        ) from error
+        fix = _BUILT_HERE if without_ray else _BUILT_ON_NODES
+        raise PlanError(f"job {job!r} cannot be built on a worker ({describe_error(error)}): {fix}") from error
     return plan
 
 

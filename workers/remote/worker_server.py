@@ -211,6 +211,7 @@ class WorkerRuns:
 
     def __init__(self) -> None:
         self._server: WorkerServer | None = None
+        self._failure_level = logging.ERROR
 
     def open(self, setup: WorkerSetup, plan: bytes, worker: int, coordinator: Any) -> Any:
         """Prepare the loop of ``worker`` of ``plan``, and return the address for its peers or the failure.
@@ -218,12 +219,14 @@ class WorkerRuns:
         ``coordinator``: the address of the coordinator's end of the streams.
         """
         log_as(setup, worker)
+        if setup.logs is None and setup.without_ray:  # the program says it, where the user reads both
+            self._failure_level = logging.DEBUG
         try:
             transport = setup.wiring.end(worker, incarnation=setup.incarnation)
             token = setup.wiring.secret.token
             clear_before(token, setup.incarnation)
             self._server = WorkerServer(
-                unpack_plan(plan, setup.job),
+                unpack_plan(plan, setup.job, without_ray=setup.without_ray),
                 worker,
                 transport,
                 coordinator,
@@ -244,6 +247,6 @@ class WorkerRuns:
                 raise InternalError("a worker's loop runs once, after `open`")
             server.run()
         except BaseException as error:
-            _LOG.error("failed: %s", public_text(error))
+            _LOG.log(self._failure_level, "failed: %s", public_text(error))
             return PackedFailure(error)
         return None

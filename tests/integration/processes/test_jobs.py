@@ -14,7 +14,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import OperatorError, PeerError, PlanError
-from tests.integration.processes.worker_pids import worker_pids
+from tests.integration.processes.worker_pids import children_of, worker_pids
 from tests.integration.ray.chaos import chaotic, check, ravage
 from tests.integration.ray.chaos_ends import rows_in
 from tests.integration.ray.leftovers import is_alive, until
@@ -149,13 +149,6 @@ def test_a_program_without_a_guard_sends_its_own_functions_and_classes(tmp_path:
     with program(tmp_path, "unguarded-processes", "40") as started:
         said, complained = started.communicate(timeout=PATIENCE_S)
     assert (said, complained) == ("40 True\n", "")
-
-
-def children_of(pid: int) -> list[int]:
-    try:
-        return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-    except FileNotFoundError:
-        return []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

@@ -10,9 +10,12 @@ from malstrom_py.workers.processes.worker_process import FORKS
 def worker_pids() -> list[int]:
     """Return the processes that live, oldest first."""
     server = FORKS._process
-    if server is None:
-        return []
+    return [] if server is None else sorted(children_of(server.pid))
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process has started, and that have not ended."""
     try:
-        return sorted(map(int, Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()))
+        return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
     except FileNotFoundError:
         return []

@@ -74,8 +74,12 @@ def test_a_module_that_is_missing_there_is_named_with_what_to_do() -> None:
         del sys.modules["only_at_home"]
     with pytest.raises(PlanError, match=r"job 'homesick' uses module 'only_at_home'.*runtime_env"):
         unpack_plan(packed, "homesick")
+    with pytest.raises(PlanError, match=r"job 'homesick' uses module 'only_at_home'.*sys\.path.*register_pickle"):
+        unpack_plan(packed, "homesick", without_ray=True)
 
 
 def test_what_is_no_plan_is_refused() -> None:
     with pytest.raises(PlanError, match="same versions of Python"):
         unpack_plan(b"\x80\x05nonsense", "job")
+    with pytest.raises(PlanError, match="copied to another process"):
+        unpack_plan(b"\x80\x05nonsense", "job", without_ray=True)
