@@ -296,7 +296,10 @@ ENDS = {"read_source", "write_sink"}
 """The steps without an input or an output: `tests/unit/sources` and `tests/unit/sinks` check their contracts."""
 
 
-PARTS_OF_STEPS = {"ColumnStep", "Figure", "KeepKeys", "KeyByPart", "RestoreEpochs", "TimeJoin", "WindowOperator"}
+PARTS_OF_STEPS = {
+    *("ColumnStep", "Figure", "FigureStep", "FunctionStep", "KeepKeys", "KeyByPart", "RestoreEpochs", "TimeJoin"),
+    "WindowOperator",
+}
 """Operators that no step of a stream is made of alone."""
 
 
