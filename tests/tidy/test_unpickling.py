@@ -18,6 +18,7 @@ UNPICKLE = {
     # What Ray, or the socket between a program and its worker, has brought from a process of the same job.
     ("malstrom_py.workers.processes.fork_server", "_fork"),
     ("malstrom_py.workers.processes.fork_server", "serve"),
+    ("malstrom_py.workers.processes.worker_process", "_connected"),
     ("malstrom_py.workers.processes.worker_process", "_work"),
     ("malstrom_py.workers.remote.packed_plan", "unpack_plan"),
     ("malstrom_py.workers.reports.error_transfer", "unpack_error"),

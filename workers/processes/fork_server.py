@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -37,6 +37,9 @@ ENDED: Final = struct.Struct("!qi")
 GROUP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 """What a terminal or a supervisor sends to the whole group of processes. The program alone obeys."""
 
+STREAMS: Final = (1, 2)
+"""The descriptors of standard output and standard error, which a program may redirect between two jobs."""
+
 _PRELOADED: Final = (zeromq,)
 """What a worker imports when it is opened."""
 
@@ -45,11 +48,14 @@ _LENGTH: Final = struct.Struct("!I")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a process takes over from the program: its variables, its folder if there is one, where it imports from."""
+    """What a process takes over from the program: its variables, its folder if there is one, where it imports from, and
+    which of ``STREAMS`` are open.
+    """
 
     environ: dict[str, str]
     folder: str | None
     path: Sequence[str]
+    streams: Sequence[int]
 
     @classmethod
     def of_program(cls) -> Request:
@@ -58,13 +64,13 @@ class Request:
             folder = str(Path.cwd())
         except FileNotFoundError:  # it has been deleted
             folder = None
-        return cls(dict(os.environ), folder, [*sys.path])
+        return cls(dict(os.environ), folder, [*sys.path], [*filter(_is_open, STREAMS)])
 
 
 def send_request(server: socket.socket, request: Request, descriptor: int) -> None:
     """Ask ``server`` for a process that serves the socket ``descriptor``."""
     data = pickle.dumps(request)
-    socket.send_fds(server, [_LENGTH.pack(len(data))], [descriptor])
+    socket.send_fds(server, [_LENGTH.pack(len(data))], [descriptor, *request.streams])
     server.sendall(data)
 
 
@@ -125,11 +131,13 @@ class _Forks:
 
     def _fork(self, own: tuple[int, int]) -> bool:
         """Fork a process; return False once the program has ended."""
-        head, descriptors, _, _ = socket.recv_fds(self._program, _LENGTH.size, 1)
+        head, descriptors, _, _ = socket.recv_fds(self._program, _LENGTH.size, 1 + len(STREAMS))
         if len(head) < _LENGTH.size or not descriptors:
             return False
         request: Request = pickle.loads(_received(self._program, *_LENGTH.unpack(head)))
-        with Connection(descriptors[0]) as calls:
+        with Connection(descriptors[0]) as calls, ExitStack() as closing:
+            for stream in descriptors[1:]:
+                closing.callback(os.close, stream)
             try:
                 pid = os.fork()
             except OSError as error:
@@ -137,7 +145,7 @@ class _Forks:
                     calls.send_bytes(pickle.dumps(describe_error(error)))
                 return True
             if pid == 0:
-                _become_worker(request, calls, [self._program.detach(), *own])
+                _become_worker(request, calls, descriptors[1:], [self._program.detach(), *own])
             self._pids.add(pid)
         return True
 
@@ -149,13 +157,18 @@ class _Forks:
                 self._program.sendall(ENDED.pack(pid, os.waitstatus_to_exitcode(status)))
 
 
-def _become_worker(request: Request, calls: Connection, others: Iterable[int]) -> Never:
-    """Serve ``calls`` in a process that has just been forked, and end it. ``others``: of the fork server."""
+def _become_worker(request: Request, calls: Connection, streams: Iterable[int], others: Iterable[int]) -> Never:
+    """Serve ``calls`` in a process that has just been forked, and end it. ``streams``: what the program has as
+    ``request.streams``; ``others``: of the fork server.
+    """
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for other in others:
             os.close(other)
+        for stream, own in zip(streams, request.streams, strict=True):
+            os.dup2(stream, own)
+            os.close(stream)
         _give_away_forks(calls)
         os.environ.clear()
         os.environ.update(request.environ)
@@ -191,6 +204,14 @@ def _give_away_forks(calls: Connection) -> None:
         after_in_parent=let_through,
         after_in_child=leave,
     )
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def _received(program: socket.socket, size: int) -> bytes:

@@ -162,7 +162,7 @@ class LocalProcess:
                 raise PeerError(
                     f"no process could be started for worker {worker}: {self._why_not_started}", peer=worker
                 ) from None
-            raise worker_died(worker, self._pid, self._code) from None
+            raise worker_died(worker, self._pid or "unknown", self._code) from None
 
     def read_black_box(self, path: Path) -> str:
         return read_black_box(path)
@@ -188,8 +188,7 @@ class LocalProcess:
         """Send the calls and read their answers, one by one, until the process is killed or has ended."""
         call: Future[Any] | None = None
         try:
-            with FORKS.fork(request) as connection:
-                self._started(pickle.loads(connection.recv_bytes()))
+            with self._connected(request) as connection:
                 while (asked := self._calls.get()) is not None:
                     data, call = asked
                     connection.send_bytes(data)
@@ -210,17 +209,29 @@ class LocalProcess:
         for call in left:
             call.set_exception(EOFError())
 
-    def _started(self, pid: int | str) -> None:
+    def _connected(self, request: Request) -> Connection:
+        """Return a connection to the process, once it has sent its pid. A fork server that was just killed may still
+        take the request, so the first loss is not the last.
+        """
+        connection = FORKS.fork(request)
+        try:
+            pid: int | str = pickle.loads(connection.recv_bytes())
+        except (EOFError, ConnectionError):
+            connection.close()
+            connection = FORKS.fork(request)
+            pid = pickle.loads(connection.recv_bytes())
         if isinstance(pid, str):  # the fork server's error
+            connection.close()
             self._why_not_started = pid
             raise EOFError
         with self._lock:
             self._pid = pid
             if self._is_killed:
                 FORKS.kill(pid)
+        return connection
 
 
-def worker_died(worker: int, pid: int, code: int | None) -> PeerError:
+def worker_died(worker: int, pid: int | str, code: int | None) -> PeerError:
     """Return the error for a dead worker process.
 
     >>> print(worker_died(1, 4711, -9))  # doctest: +ELLIPSIS

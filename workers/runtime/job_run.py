@@ -228,7 +228,8 @@ class JobRun(Generic[G]):
         try:
             self._coordinator.close()
         except Exception as failure:
-            error.add_note(public_text(failure))
+            if public_text(failure) != public_text(error):  # other workers fail in the same way
+                error.add_note(public_text(failure))
         self._coordinator.events.failed(error)
         if isinstance(error, JobEnded):
             error.result = self.result()

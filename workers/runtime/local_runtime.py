@@ -247,9 +247,10 @@ def refuse_in_coroutine(function: str) -> None:
         return
     if _is_plain_cell(sys._getframe(1)):
         return
+    runtime = "InProcess" if function == "mp.run" else function.partition(".")[0]
     raise PlanError(
         f"{function} blocks the event loop that runs here until its job has ended: start it instead, handle = "
-        f"mp.InProcess(…).start(job), which returns immediately, and await asyncio.to_thread(handle.wait); or call it "
+        f"mp.{runtime}(…).start(job), which returns immediately, and await asyncio.to_thread(handle.wait); or call it "
         f"in a thread, await asyncio.to_thread({function}, …)"
     )
 

@@ -140,6 +140,16 @@ def test_a_job_continues_without_its_fork_server_and_the_next_one_starts_another
         handle.wait(timeout_s=PATIENCE_S)
 
 
+def test_a_fork_server_that_was_just_killed_is_replaced(out: sinks.Memory) -> None:
+    for n in range(5):
+        assert FORKS._process is not None
+        FORKS._process.kill()  # it may still take requests
+        job = mp.Job(f"fork-server-{n}")
+        job.source("in", sources.Memory([n])).sink("out", out)
+        mp.Processes(1, progress=False).run(job)
+        assert out.items == [n]
+
+
 def test_a_process_that_cannot_be_started_is_an_error(tidy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(request: object) -> None:
         raise OSError(24, "Too many open files")
@@ -188,6 +198,17 @@ def test_lines_that_functions_print_are_whole_and_complete() -> None:
     code = PROGRAM + "run('printing', lambda n: print(f'{n:0>60}') or n, rows=3000)"
     lines = said(code).splitlines()
     assert sorted(lines) == [f"{n:0>60}" for n in range(3000)]
+
+
+def test_workers_print_to_where_the_program_prints_now(tmp_path: Path) -> None:
+    code = PROGRAM + (
+        "job = lambda text: run(text, lambda n: print(text, flush=True) or n, rows=1)\n"
+        "job('before')\n"
+        "os.dup2(os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY), 1)\n"
+        "job('after')\n"
+    )
+    assert said(code, str(tmp_path / "out")) == "before\n"
+    assert (tmp_path / "out").read_text() == "after\n"
 
 
 def test_a_program_in_a_deleted_folder_runs_jobs(tmp_path: Path) -> None:

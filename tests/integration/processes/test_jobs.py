@@ -96,6 +96,20 @@ def test_an_error_of_a_function_names_its_step_and_leaves_nothing(out: sinks.Mem
     assert out.items == []
 
 
+def test_workers_that_fail_in_the_same_way_are_one_failure(
+    out: sinks.Memory, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(n: int) -> int:
+        raise ValueError("always")
+
+    job = mp.Job("failing-alike")
+    job.source("in", sources.Memory(range(100), parts=2)).map("fail", fail).sink("out", out)
+    with pytest.raises(OperatorError, match="step 'fail' failed") as caught:
+        mp.Processes(2, progress=False).run(job)
+    assert not [note for note in caught.value.__notes__ if "step 'fail'" in note]
+    assert capfd.readouterr().err == ""  # a worker does not log what the program raises
+
+
 def test_a_lambda_is_reloaded_on_all_workers(tidy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "of_processes.py"
     module.write_text("def mark(n):\n    return 1\n")
