@@ -181,7 +181,9 @@ class Value:
         kind = self._node.kind
         if name in _PARTS[kind]:
             return _made(self, name, "int")
-        if kind != "other" and name not in _METHODS[kind]:
+        if kind == "other":
+            raise NotTraceable("uses a value of a type that is not compiled")
+        if name not in _METHODS[kind]:
             raise AttributeError(name)
         return Method(self, name)
 

@@ -345,6 +345,11 @@ def test_columns_give_what_the_function_returns(source: str, batch: pa.RecordBat
     assert holds(source, batch, form), (source, form)
 
 
+def test_a_method_that_a_value_lacks_fails_whether_or_not_its_result_is_used() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([1], pa.timestamp("ms", "UTC"))], names=["z"])
+    assert holds('{"x": r["z"].startswith("a")}', batch)
+
+
 def test_texts_that_begin_within_their_buffer_are_changed_right() -> None:
     texts = within(pa.array(["Ab", "B"]))
     batch = pa.RecordBatch.from_arrays([texts], names=["s"])
