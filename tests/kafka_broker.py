@@ -49,7 +49,8 @@ class Broker:
     def new_topic(self, partitions: int = 1, **settings: str) -> str:
         """Create a topic that no other test has."""
         name = f"{self._prefix}-{next(self._numbers)}"
-        config = {key.replace("_", "."): value for key, value in settings.items()}
+        # The default deletes what is older than a week: records of tests have the times that they say.
+        config = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in settings.items()}}
         _done(self._admin.create_topics([_client("NewTopic")(name, partitions, 1, config=config)]))
         return name
 
