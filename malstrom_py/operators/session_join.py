@@ -91,9 +91,10 @@ class SessionJoin(SessionWindows):
         return session_state(records_of(state), self._gap) if isinstance(state, Mapping) else state
 
     def _entering(self, key: Any, state: Any) -> Any:
-        """Return a state as rows have it, whose timer is set: columns have none."""
+        """Return a state as rows have it, whose timer is set: columns have none. That of rows may be earlier."""
         sessions = self.given(state)
-        self.state.timers.set(key, min(sessions[0][1] + self._gap - 1, MAX_EPOCH))
+        if not self.state.timers.times(key):
+            self.state.timers.set(key, min(sessions[0][1] + self._gap - 1, MAX_EPOCH))
         return sessions
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:

@@ -381,9 +381,9 @@ class KeyedState(StepValues):
         """Install the result of `snapshot`, for the keys that are ``owned`` here (S5: any N restores on any M)."""
         for _, key, value, times in entries_in([state], self._codec, step=self.step):
             if owned(key):
+                self._take_times([key], [value], {key: times})
                 if value is not None:
                     self.set_values([key], [value])
-                self._take_times([key], [value], {key: times})
 
     def sampled_bytes(self, keys_max: int, bytes_max: int) -> tuple[int, int]:
         """Encode the states of some keys; return of how many, and how many bytes they took.
@@ -534,8 +534,8 @@ class KeyedState(StepValues):
         for key in held:
             raise InternalError(f"step {self.step!r}: state of key {shown(key)} was {how}")
         self.note(keys)
+        self._take_times(keys, values, times)  # first: a state that enters without timers may set some
         self.set_values(keys, values)
-        self._take_times(keys, values, times)
 
 
 def _without(keys: Iterable[Any], others: Iterable[Any]) -> list[Any]:
