@@ -7,10 +7,10 @@ from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import MAX_EPOCH, Epoch
 from malstrom_py.data.row_form import DICTS, SCALAR, RowForm
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.operators.column_figures import ColumnFigures, keys_column_of, record_batch
+from malstrom_py.operators.column_figures import ColumnFigures, keys_columns_of, record_batch
 from malstrom_py.operators.keyed import StatefulOperator, keys_of
 from malstrom_py.state.figure_states import FigureStates, shape_of_one, shape_of_records
-from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.group_index import GroupIndex, NotColumnar
 
 
 def _last_rows(batch: ColumnBatch) -> ColumnBatch:
@@ -19,8 +19,8 @@ def _last_rows(batch: ColumnBatch) -> ColumnBatch:
     import pyarrow as pa
 
     try:
-        codes = keys_column_of(batch).dictionary_encode(null_encoding="encode").indices.to_numpy()
-    except (NotColumnar, pa.ArrowNotImplementedError):
+        codes = GroupIndex().ids(keys_columns_of(batch))
+    except NotColumnar:
         return batch
     last = np.full(int(codes.max(initial=-1)) + 1, -1)
     last[codes] = np.arange(len(codes))
