@@ -15,6 +15,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from operator import attrgetter, itemgetter
+from types import FunctionType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Final, final
 
 from malstrom_py.data.schema import in_microseconds
@@ -146,7 +147,7 @@ def form_of(kind: Any) -> RowForm:
     unset = [field.name for field in getattr(kind, "__dataclass_fields__", {}).values() if not field.init]
     if unset:
         raise TypeError(f"field {unset[0]!r} of {name} is not an argument of its constructor")
-    plain = _keeps_its_arguments(kind)
+    plain = _keeps_its_arguments(kind) and _shows_its_fields(kind, fields)
     return RowForm(name, partial(_instances_of, kind), by_name=plain, has_fields=plain, kind=kind)
 
 
@@ -161,6 +162,24 @@ def _keeps_its_arguments(kind: type) -> bool:
     if issubclass(kind, tuple):
         return "_fields" in vars(maker) and "__init__" not in vars(maker)
     return maker is object  # a Struct has neither
+
+
+def _shows_its_fields(kind: type, fields: Sequence[str]) -> bool:
+    """Whether attributes with the names of fields are certainly what was set: no property or method is in between."""
+    if any(isinstance(vars(base).get("__getattribute__"), FunctionType) for base in kind.__mro__):
+        return False
+    if any(isinstance(vars(base).get("__setattr__"), FunctionType) and not _is_frozen(base) for base in kind.__mro__):
+        return False
+    found = [(name, inspect.getattr_static(kind, name, None)) for name in fields]
+    if issubclass(kind, tuple):
+        maker = next(base for base in kind.__mro__ if "_fields" in vars(base))
+        return all(one is vars(maker)[name] for name, one in found)
+    return all(isinstance(one, MemberDescriptorType) or not hasattr(type(one), "__set__") for _, one in found)
+
+
+def _is_frozen(kind: type) -> bool:
+    """Whether ``kind`` is a frozen dataclass, whose ``__setattr__`` is generated, and which its constructor passes."""
+    return "__dataclass_params__" in vars(kind) and bool(vars(kind)["__dataclass_params__"].frozen)
 
 
 def _instances_of(kind: type, columns: pa.RecordBatch) -> list[Any]:

@@ -90,10 +90,49 @@ class OwnNew(Named):
         return super().__new__(cls, key * 2, price)
 
 
+class OwnProperty(Named):
+    @property
+    def price(self) -> int | None:
+        return None
+
+
+@dataclass
+class OwnSetter:
+    key: str
+    price: int | None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value * 2 if name == "key" else value)
+
+
+class OwnGetter(msgspec.Struct):
+    key: str
+    price: int | None
+
+    def __getattribute__(self, name: str) -> Any:
+        return "x" if name == "key" else super().__getattribute__(name)
+
+
+class Doubled:
+    def __get__(self, of: Any, kind: type) -> Any:
+        if of is None:
+            raise AttributeError
+        return of.set_key * 2
+
+    def __set__(self, of: Any, value: Any) -> None:
+        of.set_key = value
+
+
+@dataclass
+class OwnDescriptor:
+    key: Doubled = Doubled()
+    price: int | None = None
+
+
 COLUMNS = pa.RecordBatch.from_pydict({"key": ["a", "b", "a"], "price": [3, None, 2**60]})
 TURNED = COLUMNS.select(["price", "key"])
 PLAIN: list[type] = [Struct, KeywordStruct, Data, KeywordData, Named, Plain]
-CHANGED: list[type] = [CorrectedStruct, OwnInit, OwnNew]
+CHANGED: list[type] = [CorrectedStruct, OwnInit, OwnNew, OwnProperty, OwnSetter, OwnGetter, OwnDescriptor]
 
 
 @pytest.mark.parametrize("kind", [*PLAIN, *CHANGED])
