@@ -182,7 +182,7 @@ _last: tuple[pa.Schema, pa.Schema, bool] | None = None
 def pickable(columns: pa.RecordBatch) -> pa.RecordBatch:
     """Return ``columns`` so that Arrow picks rows of them and merges them with others, with the same values.
 
-    Text and bytes in views become large ones, runs are decoded, and dictionaries lose the entry null.
+    Text and bytes in views become large ones, views of lists become lists, runs are decoded, and dictionaries lose the entry null.
 
     >>> import pyarrow as pa
     >>> pickable(pa.RecordBatch.from_arrays([pa.array(["a"], pa.string_view())], ["text"])).schema.types
@@ -230,7 +230,7 @@ def _as_pickable(column: Any, type_: pa.DataType) -> pa.Array:
         )
     if contains(column.type, pa.types.is_run_end_encoded) or _has_null_entry(column):  # inside
         return pa.array(column.to_pylist(), type_)
-    return column.cast(type_)
+    return recast(column, type_)
 
 
 def _has_null_entry(column: Any) -> bool:

@@ -127,7 +127,7 @@ class JoinSides(ManyValues):
             return None
         block = self.picked(side, chosen)
         if block is None:
-            none = pa.RecordBatch.from_arrays([pa.array([], one) for one in kind.schema.types], schema=kind.schema)
+            none = pa.RecordBatch.from_arrays([pa.nulls(0, one) for one in kind.schema.types], schema=kind.schema)
             return Rows(pa.array([], pa.large_string()), pa.array([], pa.int64()), none)
         moments = pa.array(self.stored_moments(side, block))
         return Rows(plain_key(block.batch.key_column), moments, block.batch.columns)

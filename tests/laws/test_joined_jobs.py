@@ -6,6 +6,7 @@ The definitions are nested loops over all records that were not late.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from random import Random
 from typing import Any, Final
 
@@ -115,6 +116,12 @@ UNUSUAL: Final[dict[str, Callable[[int], pa.Array]]] = {
     "runs": runs_of,
     "unions": union_of,
     "dictionaries with null": with_null_entry,
+    "views of lists": lambda count: pa.array(
+        [None, *([n] * (n % 3) for n in range(count - 1))], pa.list_view(pa.int64())
+    ),
+    "dictionaries of decimals": lambda count: pa.DictionaryArray.from_arrays(
+        pa.array([0] * count, pa.int8()), pa.array([Decimal("1.5")], pa.decimal128(5, 1))
+    ),
     "structs of runs": lambda count: in_structs(runs_of(count)),
     "structs of unions": lambda count: in_structs(union_of(count)),
     "structs of dictionaries with null": lambda count: in_structs(with_null_entry(count)),
