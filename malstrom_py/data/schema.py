@@ -182,7 +182,8 @@ _last: tuple[pa.Schema, pa.Schema, bool] | None = None
 def pickable(columns: pa.RecordBatch) -> pa.RecordBatch:
     """Return ``columns`` so that Arrow picks rows of them and merges them with others, with the same values.
 
-    Text and bytes in views become large ones, views of lists become lists, runs are decoded, and dictionaries lose the entry null.
+    Text and bytes in views become large ones, views of lists become lists, runs are decoded, and dictionaries lose the
+    entry null.
 
     >>> import pyarrow as pa
     >>> pickable(pa.RecordBatch.from_arrays([pa.array(["a"], pa.string_view())], ["text"])).schema.types
