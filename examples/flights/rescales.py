@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WORKERS = 2
 """The number of workers at the start."""
-PLAN = ((0.1, 4), (0.35, 2))
+PLAN = ((0.02, 4), (0.2, 2))
 """The rescales: a share of the input, and the number of workers once that share has been read."""
 POLL_S = 0.1
 ENDED = {"finished", "failed", "stopped"}

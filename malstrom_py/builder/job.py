@@ -55,7 +55,7 @@ class Job:
     >>> print(job.explain())  # doctest: +ELLIPSIS
     job words (4 steps, 1024 slots)
        0  words   source  [Memory(3 items)]
-       1  letter  key_by <- words  [<lambda> at ...; not compiled: ...; exchange: a keyed region begins]
+       1  letter  key_by <- words  [<lambda> at ...; compiled; exchange: a keyed region begins]
        2  seen    count <- letter
        3  out     sink <- seen  [Memory]
     """

@@ -57,12 +57,12 @@ class KeyBy(FunctionStep):
         if self._none_watch.active:
             self._none_watch.results(keys)
         batch, keys = legal_keys(self.context, self._failures, self._fn, batch, keys, out)
-        made = self._compiled.again(batch, keys)
-        if isinstance(made, ColumnBatch) and isinstance(batch, ColumnBatch):
-            columns = made.columns.column(0) if made.form is SCALAR else made.columns
-            self.send(batch, batch.with_key_column(columns), out)
-        else:
-            self.send(batch, batch.with_keys(keys), out)
+        keyed: Batch | None = None
+        if isinstance(batch, ColumnBatch):
+            made = self._compiled.again(batch, keys)
+            if isinstance(made, ColumnBatch):
+                keyed = batch.with_key_column(made.columns.column(0) if made.form is SCALAR else made.columns)
+        self.send(batch, batch.with_keys(keys) if keyed is None else keyed, out)
 
     def send(self, batch: Batch, keyed: Batch, out: Outlet) -> None:
         """Send ``batch`` with its keys."""

@@ -320,7 +320,11 @@ class FoldingOperator(KeyedOperator):
         self.takes_columns = self._compiled.takes_columns
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        made = self._compiled.scan(batch)
+        made: Batch | None = None
+        if isinstance(batch, ColumnBatch):
+            made = self._compiled.scan(batch)
+        else:
+            self.state.to_rows()
         self.takes_columns = made is not None  # whole batches are for columns only
         if made is None:
             super().on_batch(batch, out)

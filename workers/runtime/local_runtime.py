@@ -247,7 +247,7 @@ def refuse_in_coroutine(function: str) -> None:
         return
     if _is_plain_cell(sys._getframe(1)):
         return
-    runtime = "InProcess" if function == "mp.run" else function.partition(".")[0]
+    runtime = "InProcess" if function.startswith("mp.") else function.partition(".")[0]
     raise PlanError(
         f"{function} blocks the event loop that runs here until its job has ended: start it instead, handle = "
         f"mp.{runtime}(…).start(job), which returns immediately, and await asyncio.to_thread(handle.wait); or call it "

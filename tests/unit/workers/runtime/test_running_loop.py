@@ -42,9 +42,9 @@ def test_in_a_coroutine_it_is_refused_and_start_is_named(function: str) -> None:
     async def main() -> None:
         CALLS[function]()
 
-    loaded = "ray" in sys.modules
+    loaded, runtime = "ray" in sys.modules, "RayRuntime" if function == "RayRuntime.run" else "InProcess"
     with pytest.raises(
-        PlanError, match=rf"^{function} blocks the event loop.* handle = mp\.InProcess\(…\)\.start\(job\)"
+        PlanError, match=rf"^{function} blocks the event loop.* handle = mp\.{runtime}\(…\)\.start\(job\)"
     ):
         asyncio.run(main())
     assert ("ray" in sys.modules) is loaded, "nothing was begun"
