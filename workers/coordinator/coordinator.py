@@ -44,13 +44,13 @@ from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.source_calls import SourceCalls
 from malstrom_py.workers.coordinator.topology import topology_of
-from malstrom_py.workers.coordinator.worker_calls import TURN_S, WorkerCalls
 from malstrom_py.workers.coordinator.worker_group import (
-    NO_JOURNAL,
+    TURN_S,
     Arrived,
     NothingToDo,
     RunJournal,
     StartGroup,
+    WorkerCalls,
     WorkerGroup,
 )
 from malstrom_py.workers.engine.background import Background, ThreadBackground
@@ -101,7 +101,7 @@ class Coordinator(RunView, Generic[G]):
         clock: Clock,
         snapshot_use: SnapshotUse | None = None,
         commits: SinkCommits | None = None,
-        journal: RunJournal = NO_JOURNAL,
+        journal: RunJournal | None = None,
         background: Callable[[], Background] | None = None,
         calling: Callable[[], Background] | None = None,
         slots_per_move: int | None = None,
@@ -114,14 +114,13 @@ class Coordinator(RunView, Generic[G]):
         self.commit = commits or SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
         self.loads = LoadWatch(plan, self.events.emit)
         self.snapshotting = None
-        self._source_calls = None
-        self._calls_sources = False
         self._plan = plan
         self._clock = clock
         self._snapshot_use = snapshot_use
-        self._journal = journal
+        self._journal = journal or RunJournal()
         self._background = background or (lambda: ThreadBackground(group.wake))
         self._calling = calling or (lambda: ThreadBackground(group.wake, "malstrom-sources"))
+        self._source_calls = SourceCalls(plan.job, [], clock, {}, background=self._calling)
         self._pacing = Pacing.of(plan.slots) if slots_per_move is None else Pacing.fixed(slots_per_move)
         self._ahead_least = None if snapshot_use is None else ahead_least  # without snapshots no change is tracked
         self._next_worker = workers
@@ -171,8 +170,7 @@ class Coordinator(RunView, Generic[G]):
         dealt = deal_parts(self._plan, members, self._clock, known)
         self._deal(members, movable_parts(dealt.parts, dealt.movable))
         job, parts = self._plan.job, listed(dealt.parts)
-        calls = SourceCalls(job, dealt.sources, self._clock, parts, background=self._calling)
-        self._source_calls, self._calls_sources = calls, calls.any
+        self._source_calls = SourceCalls(job, dealt.sources, self._clock, parts, background=self._calling)
         beginning = tuple(beginning_steps(self._plan, resumption))
         restored, begun = self._restored(dealt)
         self.group.start(StartGroup(members, members, self.table, 0, restored=restored, beginning=beginning))
@@ -181,7 +179,7 @@ class Coordinator(RunView, Generic[G]):
         self._worker_calls.open_sources(
             {worker: OpenSources(parts, parts_of(parts, begun)) for worker, parts in dealt.parts.items()}
         )
-        self.events.opened(dealt.parts, calls.lists_again)
+        self.events.opened(dealt.parts, self._source_calls.lists_again)
         self._send_all(members, Start())
 
     def _restored(self, dealt: PartAssignment) -> tuple[RestorePoint | None, Mapping[str, Mapping[Part, RestoredPart]]]:
@@ -213,23 +211,19 @@ class Coordinator(RunView, Generic[G]):
             pins=pins,
             count=self._result,
             begun_from=self._begun.resumption,
-            committed=self._committed,
+            committed=self._source_calls.committed,
         )
-
-    def _committed(self, positions: Mapping[str, Mapping[Part, Any]]) -> None:
-        if self._source_calls is not None:
-            self._source_calls.committed(positions)
 
     def committed_at_end(self) -> None:
         """Acknowledge what a job without snapshots has read and committed, unless another program commits it."""
         if not self.commit.to_deliver():
-            self._committed(self._ended)
+            self._source_calls.committed(self._ended)
 
     # The run, step by step.
 
     def step(self, *, until_s: float | None = None) -> None:
         """Take what has arrived, and what follows. Wait if there is nothing, at the latest until ``until_s``."""
-        busy = self.turn() or (self._calls_sources and self.find_parts())
+        busy = self.turn() or (self._source_calls.any and self.find_parts())
         came = self.group.receive()
         while came or self._worker_calls.kept:
             busy = True
@@ -264,7 +258,7 @@ class Coordinator(RunView, Generic[G]):
 
     def find_parts(self) -> bool:
         """R13: have sources listed again that are due, and read the new parts. Return whether there were any."""
-        found = [] if self._source_calls is None else self._source_calls.turn(may_list=self.may_find_parts)
+        found = self._source_calls.turn(may_list=self.may_find_parts)
         for new in found:
             self.events.found(new.source, [Part(part) for part, _ in new.parts])
             self.handle(new)
@@ -352,7 +346,7 @@ class Coordinator(RunView, Generic[G]):
     def _wait(self, until_s: float | None) -> None:
         """Wait until a worker has work or something is due. A job that ends waits for no interval."""
         due_s = None if self.snapshotting is None else self.snapshotting.due_s()
-        list_s = self._source_calls.due_s if self._source_calls is not None and self.may_find_parts else None
+        list_s = self._source_calls.due_s if self.may_find_parts else None
         now_s = self._clock.monotonic_s()
         # Overdue work waits for a worker, not for time.
         waits_s = [due - now_s for due in (due_s, list_s, until_s) if due is not None and due > now_s]
@@ -490,8 +484,7 @@ class Coordinator(RunView, Generic[G]):
     def close(self) -> None:
         """Close every worker, then raise the first error."""
         self.loads.close()
-        if self._source_calls is not None:
-            self._source_calls.close(wait=self._machine.stop in ENDED)
+        self._source_calls.close(wait=self._machine.stop in ENDED)
         if self.snapshotting is not None:
             self.snapshotting.close()
         self.group.close(failed=self._machine.stop not in ENDS)

@@ -20,7 +20,7 @@ class RunView:
     _moves: CoordinatorMachine
     _machine: JobMachine
     _rescales: RescaleRequests
-    _source_calls: SourceCalls | None
+    _source_calls: SourceCalls
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ class RunView:
     @property
     def is_calling(self) -> bool:
         """Whether a source is being listed again, or is acknowledging."""
-        return self._source_calls is not None and self._source_calls.pending
+        return self._source_calls.pending
 
     @property
     def may_find_parts(self) -> bool:

@@ -3,7 +3,7 @@ is committed is acknowledged.
 
 Rule: a call runs in a thread, because it may block; the thread of the run handles its result, in `turn`. No source gets
 two calls of one kind at the same time, not even from two runs of a job that follow each other. A call that fails is
-logged as a warning, and the next one is the next try.
+logged as a warning, and the next one is the next try: the next listing, or the positions of the next snapshot.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -21,8 +22,6 @@ from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.sources.base import Part, acknowledges
 from malstrom_py.worker_context import Resources
 from malstrom_py.workers.coordinator.machine import PartsFound
-from malstrom_py.workers.coordinator.part_listing import PartListing
-from malstrom_py.workers.coordinator.source_acknowledgements import Acknowledgements
 from malstrom_py.workers.engine.background import Background
 from malstrom_py.workers.transport.messages import COORDINATOR
 
@@ -65,16 +64,35 @@ class _CallsInProgress:
 _IN_PROGRESS: Final = _CallsInProgress()
 
 
+@dataclass(slots=True)
+class _Listing:
+    """The listings of one source. ``known``: its parts so far; ``due_s``: when it is listed next, None while it is;
+    ``in_vain``: the number of listings since the last one that has found a part.
+    """
+
+    every_s: float
+    known: set[Part]
+    due_s: float | None
+    in_vain: int = 0
+
+
+@dataclass(slots=True)
+class _Acknowledging:
+    """The acknowledgements of one source. ``newest``: the positions of the next call, which replace those before."""
+
+    newest: Mapping[Part, Any] | None = None
+    runs: bool = False
+
+
 class SourceCalls:
     """The calls to the ``sources`` of ``job``. ``parts``: those of each source at the start of the run.
 
-    ``listing`` and ``acknowledging`` make what runs the calls of each kind: a listing that blocks holds up no
-    acknowledgement.
+    ``background`` makes what runs the calls of each kind: a listing that blocks holds up no acknowledgement.
 
     >>> from malstrom_py.workers.engine.background import ThreadBackground
     >>> calls = SourceCalls("docs", [], SystemClock(), {}, background=lambda: ThreadBackground(threading.Event()))
-    >>> calls.due_s is None
-    True
+    >>> calls.due_s is None, calls.any
+    (True, False)
     """
 
     def __init__(
@@ -91,17 +109,16 @@ class SourceCalls:
         self._sources = {source.context.step: source for source in sources}
         now_s = clock.monotonic_s()
         self._listings = {
-            step: PartListing(source.lists_again_every_s, parts.get(step, ()), now_s=now_s)
+            step: _Listing(every_s, set(parts.get(step, ())), now_s + every_s)
             for step, source in self._sources.items()
-            if source.lists_again_every_s is not None
+            if (every_s := source.lists_again_every_s) is not None
         }
-        self._acknowledgements = {step: Acknowledgements[Part]() for step in self._acknowledging()}
+        self._acknowledgements = {step: _Acknowledging() for step in self._acknowledging()}
         self._found: list[PartsFound] = []
-        self._backgrounds = {
-            kind: background()
-            for kind, any_such in (("list", self._listings), ("acknowledge", self._acknowledgements))
-            if any_such
-        }
+        kinds = {"list": self._listings, "acknowledge": self._acknowledgements}
+        self._backgrounds = {kind: background() for kind, any_such in kinds.items() if any_such}
+        self.any = bool(self._backgrounds)
+        """Whether any source is listed again or acknowledges."""
 
     def _acknowledging(self) -> list[str]:
         """Return the steps whose source acknowledges. One that two steps read does not: they are at two positions."""
@@ -119,11 +136,6 @@ class SourceCalls:
                     f"its system keeps all rows: give each step its own source",
                 )
         return steps
-
-    @property
-    def any(self) -> bool:
-        """Whether any source is listed again or acknowledges."""
-        return bool(self._backgrounds)
 
     @property
     def lists_again(self) -> Collection[str]:
@@ -155,13 +167,12 @@ class SourceCalls:
         """Handle ended calls and begin those that are due. Return the new parts. ``may_list``: no stop is planned."""
         for background in self._backgrounds.values():
             background.turn()
-        if may_list and self._listings:
-            now_s = self._clock.monotonic_s()
-            for step, listing in self._listings.items():
-                if listing.is_due(now_s):
-                    listing.begin()
-                    work = partial(self._find, self._sources[step], frozenset(listing.known))
-                    self._backgrounds["list"].submit(work, partial(self._was_listed, step))
+        now_s = self._clock.monotonic_s()
+        for step, listing in self._listings.items():
+            if may_list and listing.due_s is not None and now_s >= listing.due_s:
+                listing.due_s = None
+                find = partial(_find_parts, self._sources[step], frozenset(listing.known))
+                self._call("list", step, find, self._was_listed)
         found, self._found = self._found, []
         return found if may_list else []
 
@@ -169,9 +180,9 @@ class SourceCalls:
         """Acknowledge ``positions``: they are in a durable snapshot, or the job is at its end, and all sinks have
         committed.
         """
-        for step, acknowledgements in self._acknowledgements.items():
+        for step, acknowledging in self._acknowledgements.items():
             if positions.get(step):
-                acknowledgements.committed(positions[step])
+                acknowledging.newest = positions[step]
                 self._acknowledge(step)
 
     def close(self, *, wait: bool) -> None:
@@ -190,62 +201,56 @@ class SourceCalls:
             if background.pending:
                 clock.sleep_s(_NAP_S)
         background.turn()
-        for step, acknowledgements in self._acknowledgements.items():
-            if acknowledgements.is_open:
+        for step, acknowledging in self._acknowledgements.items():
+            if acknowledging.runs or acknowledging.newest is not None:
                 self._warn(
                     step,
                     f"its system has not acknowledged within {ACKNOWLEDGE_S:g} s what the job has committed: rows may "
                     f"stay there, and none is lost",
                 )
 
-    def _find(self, source: ReadSource, known: Collection[Part]) -> Sequence[tuple[Part, Any]]:
-        resources = Resources(worker=COORDINATOR)
-        try:
-            with resources:
-                found: Sequence[tuple[Part, Any]]
-                found = _IN_PROGRESS.alone("list", source.given, lambda: source.find_parts(known))
-                return found
-        finally:
-            resources.close()
+    def _call(self, kind: str, step: str, call: Callable[[], Any], done: Callable[[str, Any], None]) -> None:
+        work = partial(_IN_PROGRESS.alone, kind, self._sources[step].given, call)
+        self._backgrounds[kind].submit(work, partial(done, step))
 
     def _was_listed(self, step: str, result: Sequence[tuple[Part, Any]] | BaseException) -> None:
-        listing, now_s = self._listings[step], self._clock.monotonic_s()
+        """Note the parts that are new: from now on they are known."""
+        listing = self._listings[step]
+        # The pause counts from the end of a listing, so that a slow one leaves time for others.
+        listing.due_s = self._clock.monotonic_s() + listing.every_s
+        listing.in_vain += 1
         if isinstance(result, BaseException):
-            listing.failed(now_s=now_s)
             if not isinstance(result, _Busy):
                 self._warn(step, f"it was not listed again, and will be: {public_text(result)}")
-        elif new := listing.ended(result, now_s=now_s):
+            return
+        if new := [(part, position) for part, position in result if part not in listing.known]:
+            listing.known.update(part for part, _ in new)
+            listing.in_vain = 0
             self._found.append(PartsFound(step, tuple((str(part), position) for part, position in new)))
-            log(
-                _LOG,
-                logging.INFO,
-                "job %s: new partitions of source %s: %d",
-                *(self._job, step, len(new)),
-                job=self._job,
-                step=step,
-            )
+            text = "job %s: new partitions of source %s: %d"
+            log(_LOG, logging.INFO, text, *(self._job, step, len(new)), job=self._job, step=step)
 
     def _acknowledge(self, step: str) -> None:
-        positions = self._acknowledgements[step].next()
-        if positions is None:
-            return
-        source = self._sources[step]
-        call = partial(source.source.acknowledge, self._job, positions)
-        work = partial(_IN_PROGRESS.alone, "acknowledge", source.given, call)
-        self._backgrounds["acknowledge"].submit(work, partial(self._was_acknowledged, step))
+        """Acknowledge the newest positions, unless an earlier call is in progress."""
+        acknowledging, source = self._acknowledgements[step], self._sources[step].source
+        if not acknowledging.runs and (positions := acknowledging.newest) is not None:
+            acknowledging.newest, acknowledging.runs = None, True
+            self._call("acknowledge", step, partial(source.acknowledge, self._job, positions), self._was_acknowledged)
 
     def _was_acknowledged(self, step: str, result: object) -> None:
-        self._acknowledgements[step].ended()
+        self._acknowledgements[step].runs = False
         if isinstance(result, BaseException) and not isinstance(result, _Busy):
             self._warn(step, f"its system has not acknowledged what the job has committed: {public_text(result)}")
         self._acknowledge(step)
 
     def _warn(self, step: str, what: str) -> None:
-        log(
-            _LOG,
-            logging.WARNING,
-            "job %s, source %s: %s",
-            *(self._job, step, what),
-            job=self._job,
-            step=step,
-        )
+        log(_LOG, logging.WARNING, "job %s, source %s: %s", *(self._job, step, what), job=self._job, step=step)
+
+
+def _find_parts(source: ReadSource, known: Collection[Part]) -> Sequence[tuple[Part, Any]]:
+    resources = Resources(worker=COORDINATOR)
+    try:
+        with resources:
+            return source.find_parts(known)
+    finally:
+        resources.close()

@@ -35,6 +35,7 @@ from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import begun_again
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
+from malstrom_py.workers.coordinator.worker_group import RunJournal
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.ray.cluster import room_now
 from malstrom_py.workers.ray.coordinator_watch import ActorProcess, this_process
@@ -83,7 +84,7 @@ class JournalEntry:
         return Autoscale(**self.autoscale) if self.autoscale else None
 
 
-class CoordinatorJournal:
+class CoordinatorJournal(RunJournal):
     """The journal of the coordinator in ``actor``. Without ``kept`` nothing is stored: no coordinator replaces it."""
 
     def __init__(self, actor: str, *, kept: bool) -> None:

@@ -17,8 +17,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, MalstromError, PeerError
 from malstrom_py.workers.coordinator.machine import RescaleCalledOff
 from malstrom_py.workers.coordinator.recovery import RunStart
-from malstrom_py.workers.coordinator.worker_calls import TURN_S
-from malstrom_py.workers.coordinator.worker_group import Arrived, StartGroup
+from malstrom_py.workers.coordinator.worker_group import TURN_S, Arrived, StartGroup
 from malstrom_py.workers.engine.worker_loop import Wake
 from malstrom_py.workers.remote.packed_plan import pack_plan
 from malstrom_py.workers.remote.worker_handle import Machines, WorkerHandle, WorkerProcesses, await_ends

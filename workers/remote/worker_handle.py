@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import MalstromError, PeerError
-from malstrom_py.workers.coordinator.worker_calls import late_reply
+from malstrom_py.workers.coordinator.worker_group import late_reply
 from malstrom_py.workers.remote.worker_server import PackedFailure, box_path
 from malstrom_py.workers.remote.worker_setup import WorkerSetup
 from malstrom_py.workers.reports.error_transfer import failure_of

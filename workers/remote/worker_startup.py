@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError
-from malstrom_py.workers.coordinator.worker_calls import ANSWER_S, late_reply
-from malstrom_py.workers.coordinator.worker_group import StartGroup
+from malstrom_py.workers.coordinator.worker_group import ANSWER_S, StartGroup, late_reply
 from malstrom_py.workers.remote.worker_handle import Machines, WorkerHandle, WorkerProcesses
 from malstrom_py.workers.remote.worker_setup import WorkerSetup
 from malstrom_py.workers.transport.base import Transport

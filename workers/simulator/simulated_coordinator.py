@@ -202,7 +202,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
     @property
     def _list_due_s(self) -> float | None:
         """When sources are listed next; None if they are not listed again."""
-        return self._source_calls.due_s if self._source_calls is not None and self.may_find_parts else None
+        return self._source_calls.due_s if self.may_find_parts else None
 
     @property
     def _lists_now(self) -> bool:
@@ -328,7 +328,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
     def _lists_in_vain(self) -> bool:
         """Whether no part has appeared while the job had nothing to do: it would never end."""
         calls = self._source_calls
-        if calls is None or calls.in_vain < LISTED_IN_VAIN or not self.may_find_parts:
+        if calls.in_vain < LISTED_IN_VAIN or not self.may_find_parts:
             return False
         operators = (operator for worker in self.group.hosted for operator in worker.operators.values())
         sources = [operator for operator in operators if isinstance(operator, ReadSource)]
@@ -342,7 +342,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         there was any.
         """
         calls = self._source_calls
-        if calls is None or calls.in_vain >= LISTED_IN_VAIN or not self.may_find_parts:
+        if calls.in_vain >= LISTED_IN_VAIN or not self.may_find_parts:
             return self.group.rest()
         return self.group.rest(until_s=calls.due_s)
 

@@ -13,7 +13,7 @@ from malstrom_py.clock import VirtualClock
 from malstrom_py.errors import DeadlineError, InternalError, SnapshotError
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.machine import RescaleCalledOff
-from malstrom_py.workers.coordinator.worker_group import NothingToDo
+from malstrom_py.workers.coordinator.worker_group import NothingToDo, RunJournal
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
 
@@ -34,19 +34,29 @@ def test_it_tells_who_works_and_what_moves() -> None:
     made.close()
 
 
+class Wanted(RunJournal):
+    """Notes the sizes that were wanted."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def wanted(self, workers: int) -> None:
+        self.sizes.append(workers)
+
+
 @pytest.mark.parametrize("rebalances", [False, True])
 def test_a_size_that_was_called_off_is_not_that_of_a_later_run(
     monkeypatch: pytest.MonkeyPatch, rebalances: bool
 ) -> None:
-    made, wanted, ended = coordinator(), list[int](), list[object]()
+    made, wanted, ended = coordinator(), Wanted(), list[object]()
     monkeypatch.setattr(made.group, "start", lambda start: None)
-    made._journal = SimpleNamespace(wanted=wanted.append)
+    made._journal = wanted
     made.rescale(3, ended.append)
     if rebalances:  # it waits, for three workers
         made.request((0, 1, 2), list[object]().append, evens_out=True)
     late = DeadlineError("they did not start", wait="the start", deadline_s=1.0)
     made.take([RescaleCalledOff(late)])
-    assert (made.members, wanted, ended) == ((0, 1), [3, 2], [late])
+    assert (made.members, wanted.sizes, ended) == ((0, 1), [3, 2], [late])
     made.close()
 
 

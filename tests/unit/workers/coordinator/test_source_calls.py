@@ -14,8 +14,6 @@ from malstrom_py.errors import SourceError
 from malstrom_py.sources.base import Part, SourcePart
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.machine import PartsFound
-from malstrom_py.workers.coordinator.part_listing import PartListing
-from malstrom_py.workers.coordinator.source_acknowledgements import Acknowledgements
 from malstrom_py.workers.coordinator.source_calls import SourceCalls
 from malstrom_py.workers.engine.background import Done
 from malstrom_py.workers.engine.graph_builder import build_sources
@@ -216,19 +214,24 @@ def test_a_run_does_not_call_a_source_while_an_earlier_run_does() -> None:
     assert first[0].turn(may_list=True) == [PartsFound("in-0", (("b", "start of b"),))]
 
 
-def test_positions_that_replace_others_are_the_newest() -> None:
-    acknowledgements = Acknowledgements[Part]()
-    acknowledgements.committed({Part("a"): 1})
-    acknowledgements.committed({Part("a"): 2})
-    assert acknowledgements.next() == {"a": 2}
-    assert acknowledgements.is_open
-    acknowledgements.ended()
-    assert not acknowledgements.is_open
-
-
 def test_r13_listings_in_vain_are_counted_from_the_last_part_that_was_found() -> None:
-    listing = PartListing(1.0, ["a"], now_s=0.0)
-    for parts, in_vain in (([], 1), ([("b", None)], 0), ([("b", None)], 1)):
-        listing.begin()
-        listing.ended(parts, now_s=0.0)
-        assert listing.in_vain == in_vain
+    folder = Folder("a")
+    made, clock, [listing, _] = calls(folder)
+    for parts, in_vain in ((["a"], 1), (["a", "b"], 0), (["a", "b"], 1)):
+        folder.parts = list(parts)
+        clock.sleep_s(5.0)
+        made.turn(may_list=True)
+        listing.run()
+        made.turn(may_list=True)
+        assert made.in_vain == in_vain
+
+
+def test_the_end_waits_for_acknowledgements_and_a_late_one_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("malstrom_py.workers.coordinator.source_calls.ACKNOWLEDGE_S", 0.0)
+    made, _, backgrounds = calls(Folder("a"))
+    made.committed({"in-0": {Part("a"): 1}})
+    made.close(wait=True)
+    assert "has not acknowledged within 0 s what the job has committed" in caplog.text
+    assert all(background.is_closed for background in backgrounds)
