@@ -29,7 +29,7 @@ from bench.macro.on_ray import ray_here, runtime, wait_for, warm
 from bench.macro.phases import Phases
 from bench.micro import machine
 from bench.micro.timing import WrongResult
-from malstrom_py.workers.coordinator.load_watch import LoadWatch
+from malstrom_py.workers.coordinator.metering import Metering
 
 SIZES: Final = (1, 2, 3, 2)
 AFTER_S: Final = 1.0
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ray", action="store_true", help="on Ray")
     given = parser.parse_args(arguments)
     print(machine.describe())
-    with ray_here() if given.ray else patch.object(LoadWatch, "weights", None):
+    with ray_here() if given.ray else patch.object(Metering, "weights", None):
         for size in given.bytes:
             for ahead in (False, True):
                 measured(given.keys, given.rate, size, ahead=ahead, on_ray=given.ray, steady_s=given.steady)

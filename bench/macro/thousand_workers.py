@@ -32,7 +32,7 @@ from malstrom_py.snapshot.manifest import manifest_bytes
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.coordinator.coordinator import Coordinator
-from malstrom_py.workers.coordinator.metering import SAMPLE_S, Metering
+from malstrom_py.workers.coordinator.metering import SAMPLE_S
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.coordinator.topology import topology_of
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -119,7 +119,6 @@ class Run:
             calling=DirectBackground,
             ahead_least=None,  # what goes ahead of moves is not on paper
         )
-        self.metering = Metering(self.plan, SystemClock())
         self._second = 0.0
 
     def open(self) -> None:
@@ -167,10 +166,7 @@ class Run:
 
     def sample(self) -> None:
         """Take a sample of the figures, with the loads of slots and keys."""
-        coordinator, group = self.coordinator, self.group
-        figures = group.figures()
-        self.metering.sample(coordinator.counts(), group.counts(), figures)
-        coordinator.measured(figures, self.metering.keys_busy())
+        self.coordinator.sample()
 
     def metrics(self) -> None:
         """Answer one that asks for metrics."""
@@ -179,7 +175,7 @@ class Run:
         status = JobStatus(
             "paper", "running", len(coordinator.members), coordinator.phase, result, None, moving=coordinator.moving
         )
-        self.metering.metrics(
+        coordinator.metering.metrics(
             result,
             group.counts(),
             group.figures(),

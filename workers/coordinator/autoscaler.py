@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from math import inf
 from typing import Final, Protocol
@@ -19,6 +19,7 @@ from malstrom_py.events import Autoscaled
 from malstrom_py.logs import log
 from malstrom_py.metrics import AutoscaleMetrics
 from malstrom_py.rescale.autoscaling import Autoscale, AutoscalePolicy, Decision, Observation
+from malstrom_py.workers.coordinator.metering import Sample, rows_per_s, share_of
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.figures import WorkerFigures
@@ -66,52 +67,32 @@ def check_autoscale(autoscale: object) -> Autoscale | None:
     return autoscale
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """The counts at a moment. ``sharing``: how many workers run in the process of each."""
+def observed(now: Sample, before: Sample) -> Observation:
+    """Return what the workers did from ``before`` to ``now``. Workers that share a process take turns. A lag that was
+    not known before has not grown since.
+    """
+    over_s = now.at_s - before.at_s
+    pairs = [(here, before.workers[worker][0]) for worker, (here, _) in now.workers.items()]
+    processes = Counter((here.host, here.pid) for here, _ in pairs)
+    sharing = [processes[here.host, here.pid] if here.pid else 1 for here, _ in pairs]
+    spent_s = [(here.busy_s - was.busy_s) * turns for (here, was), turns in zip(pairs, sharing, strict=True)]
+    waited_s = sum(max(0.0, here.waiting_s - was.waiting_s) for here, was in pairs)
+    lags, lags_before = _lags(now), _lags(before)
+    grown = sum(rows - lags_before[part] for part, rows in lags.items() if part in lags_before)
+    return Observation(
+        at_s=now.at_s,
+        workers=len(pairs),
+        read_per_s=rows_per_s("source", now, before, over_s),
+        busy=[share_of(each_s, over_s) for each_s in spent_s],
+        waiting=min(1.0, waited_s / over_s / len(pairs)),
+        lag_rows=sum(lags.values()) if lags else None,
+        lag_per_s=grown / over_s,
+    )
 
-    at_s: float
-    read: int
-    busy_s: Mapping[int, float]
-    waiting_s: Mapping[int, float]
-    sharing: Mapping[int, int]
-    lags: Mapping[tuple[str, str], int]
 
-    @classmethod
-    def of(cls, run: ScaledRun, now_s: float) -> _Sample:
-        figures, members = run.group.figures(), run.members
-        known = {worker: figures.get(worker, WorkerFigures()) for worker in members}
-        processes = Counter((one.host, one.pid) for one in known.values())
-        parts = [part for one in known.values() for part in one.parts]
-        return cls(
-            now_s,
-            sum(step.rows_in for step in run.counts().values() if step.kind == "source"),
-            {worker: one.busy_s for worker, one in known.items()},
-            {worker: one.waiting_s for worker, one in known.items()},
-            {worker: processes[one.host, one.pid] if one.pid else 1 for worker, one in known.items()},
-            {(part.source, part.part): part.lag_rows for part in parts if part.lag_rows is not None},
-        )
-
-    def since(self, before: _Sample) -> Observation:
-        """Return what the workers did since ``before``. Workers that share a process take turns. A lag that was not
-        known before has not grown since.
-        """
-        span_s = self.at_s - before.at_s
-        busy = [
-            min(1.0, max(0.0, spent_s - before.busy_s[worker]) * self.sharing[worker] / span_s)
-            for worker, spent_s in self.busy_s.items()
-        ]
-        waited_s = sum(max(0.0, spent_s - before.waiting_s[worker]) for worker, spent_s in self.waiting_s.items())
-        grown = sum(rows - before.lags[part] for part, rows in self.lags.items() if part in before.lags)
-        return Observation(
-            at_s=self.at_s,
-            workers=len(busy),
-            read_per_s=max(0, self.read - before.read) / span_s,
-            busy=busy,
-            waiting=min(1.0, waited_s / span_s / len(busy)),
-            lag_rows=sum(self.lags.values()) if self.lags else None,
-            lag_per_s=grown / span_s,
-        )
+def _lags(sample: Sample) -> dict[tuple[str, str], int]:
+    parts = [part for figures, _ in sample.workers.values() for part in figures.parts]
+    return {(part.source, part.part): part.lag_rows for part in parts if part.lag_rows is not None}
 
 
 class Autoscaler:
@@ -129,7 +110,7 @@ class Autoscaler:
         self._options: Autoscale | None = None
         self._policy: AutoscalePolicy | None = None
         self._run: ScaledRun | None = None
-        self._before: _Sample | None = None
+        self._before: Sample | None = None
         self._overruled = False
         self._now_s = 0.0
         self._last: Decision | None = None
@@ -193,11 +174,13 @@ class Autoscaler:
             self._due_s = now_s + _AGAIN_S
             return
         self._due_s = now_s + policy.options.interval_s
-        sample, before = _Sample.of(run, now_s), self._before
+        figures = run.group.figures()
+        present = {worker: figures.get(worker, WorkerFigures()) for worker in run.members}
+        sample, before = Sample.of(now_s, run.counts(), {}, present), self._before
         self._before = sample
-        if before is None or before.busy_s.keys() != sample.busy_s.keys() or now_s <= before.at_s:
+        if before is None or before.workers.keys() != sample.workers.keys() or now_s <= before.at_s:
             return
-        decision = self._last = policy.decide(sample.since(before))
+        decision = self._last = policy.decide(observed(sample, before))
         if decision.goes:
             self._request(run, policy, decision)
 
@@ -233,20 +216,11 @@ class Autoscaler:
         self._emit(decision, decision.size, decision.reason, why)
 
     def _emit(self, decision: Decision, size: int, reason: str, error: str = "") -> None:
-        workers, job = decision.workers, self._job
+        workers, job, why = decision.workers, self._job, error or reason
         self._events.emit(Autoscaled(workers, size, reason, error, **asdict(decision.figures)))
         text = "job %s stays at %d workers, not %d: %s" if error else "job %s goes from %d to %d workers by load: %s"
         level = logging.WARNING if error else logging.INFO
-        log(
-            _LOG,
-            level,
-            text,
-            *(job, workers, size, error or reason),
-            job=job,
-            workers_from=workers,
-            workers=size,
-            why=error or reason,
-        )
+        log(_LOG, level, text, *(job, workers, size, why), job=job, workers_from=workers, workers=size, why=why)
 
 
 def _room(run: ScaledRun, decision: Decision) -> int:

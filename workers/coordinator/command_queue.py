@@ -31,7 +31,7 @@ from malstrom_py.logs import log
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator.autoscaler import Autoscaler
-from malstrom_py.workers.coordinator.rate_history import RateHistory
+from malstrom_py.workers.coordinator.metering import RateHistory
 from malstrom_py.workers.coordinator.reloading import ReloadDue, Reloads, Trial
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.commands import (

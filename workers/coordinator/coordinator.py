@@ -14,7 +14,6 @@ from typing import Any, Final, Generic, TypeVar
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, InternalError, PlanError, SnapshotError
-from malstrom_py.metrics import HotKey
 from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.rescale.load import Weights
 from malstrom_py.rescale.moves.move_sizing import Pacing
@@ -27,8 +26,8 @@ from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.job_events import JobEvents
 from malstrom_py.workers.coordinator.job_machine import ENDED, ENDS, SUSPENDS, Event, JobMachine, PlannedStop
 from malstrom_py.workers.coordinator.job_upgrades import plan_image
-from malstrom_py.workers.coordinator.load_watch import LoadWatch
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff
+from malstrom_py.workers.coordinator.metering import Metering
 from malstrom_py.workers.coordinator.recovery import (
     RestorePoint,
     RunStart,
@@ -112,7 +111,7 @@ class Coordinator(RunView, Generic[G]):
         self._worker_calls = WorkerCalls(group, clock)
         self.events = JobEvents(plan, log or EventLog(), lambda order: self._send_all(group.workers, order))
         self.commit = commits or SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
-        self.loads = LoadWatch(plan, self.events.emit)
+        self.metering = Metering(plan, clock, self.events.emit)
         self.snapshotting = None
         self._plan = plan
         self._clock = clock
@@ -412,11 +411,17 @@ class Coordinator(RunView, Generic[G]):
 
     def weigh(self) -> Weights | None:
         """R10: return the weights of the slots, by which a rescale places them; None if they are not known."""
-        return self.loads.weights
+        return self.metering.weights
 
-    def measured(self, figures: Mapping[int, WorkerFigures], keys: Iterable[HotKey]) -> None:
-        """Take the ``figures`` of the workers, and those of the heaviest ``keys``, about once a second."""
-        self.loads.sample(self._clock.monotonic_s(), figures, keys, self.members)
+    def sample(self) -> None:
+        """Take a sample of what the workers have done, about once a second."""
+        figures = self.group.figures()
+        self.metering.sample(self.counts(), self.group.counts(), figures)
+        self.measured(figures)
+
+    def measured(self, figures: Mapping[int, WorkerFigures]) -> None:
+        """Take the loads of slots and keys from the ``figures`` of a sample."""
+        self.metering.weigh(figures, len(self.members))
 
     def new_workers(self, count: int) -> range:
         """Return ``count`` unused worker numbers, so that no old message is taken for a new worker's."""
@@ -483,7 +488,7 @@ class Coordinator(RunView, Generic[G]):
 
     def close(self) -> None:
         """Close every worker, then raise the first error."""
-        self.loads.close()
+        self.metering.close()
         self._source_calls.close(wait=self._machine.stop in ENDED)
         if self.snapshotting is not None:
             self.snapshotting.close()

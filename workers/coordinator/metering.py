@@ -1,14 +1,18 @@
-"""The metrics of one run: the counts and figures of all workers in sum, with rates over the last seconds.
+"""The metrics and loads of one run: the counts and figures of all workers in sum, rates over the last seconds, the
+weights of slots for placement (R10), and the keys that are too heavy for one worker.
 
 Rule: `sample` is called about once a second. A rate is the difference to the oldest of the last samples, so that it
-does not depend on who asks, nor how often.
+does not depend on who asks, nor how often. What follows from loads is in `rescale.load` and `rescale.hot_keys`; nothing
+here moves anything.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -21,7 +25,9 @@ from malstrom_py.builder.plan import Plan, Region, is_exchanged
 from malstrom_py.clock import Clock
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.data.time import PER_SECOND, Unit
+from malstrom_py.events import AnyEvent, HotKeyBegun, HotKeyEnded
 from malstrom_py.metrics import (
+    RATES_S,
     EdgeMetrics,
     ExchangeMetrics,
     HeavyKey,
@@ -35,6 +41,9 @@ from malstrom_py.metrics import (
     StepMetrics,
     WorkerMetrics,
 )
+from malstrom_py.rescale.hot_keys import HotKeys
+from malstrom_py.rescale.load import SlotLoads, Weights, imbalance
+from malstrom_py.rescale.moves.protocol import Table
 from malstrom_py.workers.reports.event_log import MoveTotals
 from malstrom_py.workers.reports.figures import WorkerFigures, tally_s
 from malstrom_py.workers.reports.job_status import JobStatus
@@ -61,22 +70,34 @@ _Arrivals = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
+class Sample:
+    """What a run had done ``at_s``: ``steps`` in sum, ``workers`` and ``counts`` by worker."""
+
     at_s: float
     steps: Mapping[str, StepCounts]
     workers: Mapping[int, tuple[WorkerFigures, _Arrivals]]
     counts: Counts
 
+    @classmethod
+    def of(
+        cls, at_s: float, steps: Mapping[str, StepCounts], counts: Counts, figures: Mapping[int, WorkerFigures]
+    ) -> Sample:
+        workers = {worker: (found, _arrivals(counts.get(worker, {}), found)) for worker, found in figures.items()}
+        return cls(at_s, steps, workers, counts)
+
 
 class Metering:
-    """The metrics of a run of ``plan``."""
+    """The metrics and loads of a run of ``plan``. ``publish`` is called with the events of hot keys."""
 
-    def __init__(self, plan: Plan, clock: Clock) -> None:
+    def __init__(self, plan: Plan, clock: Clock, publish: Callable[[AnyEvent], None] = lambda event: None) -> None:
         self._plan = plan
         self._clock = clock
+        self._publish = publish
+        self._slots = SlotLoads(plan.slots)
+        self._hot = HotKeys()
         self._units: dict[str, Unit | None] = {step.name: step.traits.unit for step in plan.steps}
         self._regions = {entry: region for region in plan.regions for entry in region.entries}
-        self._samples: deque[_Sample] = deque([_Sample(clock.monotonic_s(), {}, {}, {})], maxlen=_SAMPLES)
+        self._samples: deque[Sample] = deque([Sample(clock.monotonic_s(), {}, {}, {})], maxlen=_SAMPLES)
         self.due_s = clock.monotonic_s() + SAMPLE_S
         """When the next sample is due, on the clock's monotonic time."""
 
@@ -99,7 +120,35 @@ class Metering:
     def sample(self, steps: Mapping[str, StepCounts], counts: Counts, figures: Mapping[int, WorkerFigures]) -> None:
         """Note the figures now: ``steps`` in sum, ``counts`` and ``figures`` by worker."""
         self.due_s = self._clock.monotonic_s() + max(SAMPLE_S, tally_s(len(figures)))
-        self._samples.append(self._sampled(steps, counts, figures))
+        self._samples.append(Sample.of(self._clock.monotonic_s(), steps, counts, figures))
+
+    def weigh(self, figures: Mapping[int, WorkerFigures], workers: int) -> None:
+        """Take the loads of slots from ``figures``, and those of keys from the last sample, of ``workers`` workers."""
+        counted = {worker: found.slot_loads for worker, found in figures.items()}
+        sampled = sum(found.sampled for found in figures.values())
+        squares = sum(found.sampled_squares for found in figures.values())
+        self._slots.note(self._clock.monotonic_s(), counted, sampled=sampled, squares=squares)
+        self._announce(*self._hot.update(self.keys_busy(), workers=workers))
+
+    def close(self) -> None:
+        """Publish the end of what is hot: the run ends."""
+        self._announce(*self._hot.update([], workers=1))
+
+    def _announce(self, begun: Iterable[HotKey], ended: Iterable[HotKey]) -> None:
+        for key in begun:
+            self._publish(HotKeyBegun(key.step, key.key, key.worker, key.share, key.busy))
+        for key in ended:
+            self._publish(HotKeyEnded(key.step, key.key))
+
+    @property
+    def weights(self) -> Weights | None:
+        """The weights of the slots; None until enough rows are counted."""
+        return self._slots.weights
+
+    def imbalance(self, table: Table, members: Sequence[int]) -> float | None:
+        """Return the load of the most loaded of ``members`` over the mean; None until loads are known."""
+        weights = self.weights
+        return None if weights is None else imbalance(table, members, weights)
 
     def keys_busy(self) -> list[HotKey]:
         """Return the heaviest keys of the last sample, each with its share of all rows of its exchange, and for which
@@ -137,10 +186,10 @@ class Metering:
         watermarks = [part.watermark for here, _ in pairs for part in here.parts if part.watermark is not None]
         return RateMetrics(
             at,
-            _per_s("source", now, before, over_s),
-            _per_s("sink", now, before, over_s),
-            busy=_mean([_share(here.busy_s - was.busy_s, over_s) for here, was in pairs]),
-            waiting=_mean([_share(here.waiting_s - was.waiting_s, over_s) for here, was in pairs]),
+            rows_per_s("source", now, before, over_s),
+            rows_per_s("sink", now, before, over_s),
+            busy=_mean([share_of(here.busy_s - was.busy_s, over_s) for here, was in pairs]),
+            waiting=_mean([share_of(here.waiting_s - was.waiting_s, over_s) for here, was in pairs]),
             event_lag_s=at - min(watermarks) if watermarks else None,
         )
 
@@ -151,14 +200,12 @@ class Metering:
         figures: Mapping[int, WorkerFigures],
         *,
         members: Sequence[int],
-        table: Sequence[int],
+        table: Table,
         status: JobStatus,
         totals: MoveTotals,
-        hot_keys: Sequence[HotKey] = (),
-        imbalance: float | None = None,
     ) -> JobMetrics:
         """Return the metrics now. ``result``: the counts in sum; the others are by worker, or of the job."""
-        now = self._sampled(result.steps, counts, figures)
+        now = Sample.of(self._clock.monotonic_s(), result.steps, counts, figures)
         before = self._before(now.at_s)
         over_s = max(now.at_s - before.at_s, 1e-9)
         at = self._clock.now_s()
@@ -186,8 +233,8 @@ class Metering:
                 now,
                 before,
             ),
-            hot_keys=list(hot_keys),
-            imbalance=imbalance,
+            hot_keys=self._hot.hot,
+            imbalance=self.imbalance(table, members),
             snapshots=_snapshots(status),
             moving=None
             if status.moving is None
@@ -200,13 +247,7 @@ class Metering:
             rescale_s=totals.duration_s,
         )
 
-    def _sampled(
-        self, steps: Mapping[str, StepCounts], counts: Counts, figures: Mapping[int, WorkerFigures]
-    ) -> _Sample:
-        workers = {worker: (found, _arrivals(counts.get(worker, {}), found)) for worker, found in figures.items()}
-        return _Sample(self._clock.monotonic_s(), steps, workers, counts)
-
-    def _before(self, now_s: float) -> _Sample:
+    def _before(self, now_s: float) -> Sample:
         """Return the sample that rates are since: the first one is of no worker, and serves for the first second."""
         recent = [sample for sample in self._samples if now_s - sample.at_s <= _OLD_S]
         latest = self._samples[0] if recent else self._samples[-1]
@@ -216,7 +257,7 @@ class Metering:
         self,
         name: str,
         step: StepCounts,
-        before: _Sample,
+        before: Sample,
         over_s: float,
         at: float,
         present: Mapping[int, WorkerFigures],
@@ -249,14 +290,14 @@ class Metering:
         unit = self._units.get(name)
         return None if epoch is None or unit is None or epoch == MAX_EPOCH else epoch / PER_SECOND[unit]
 
-    def _edge_rates(self, steps: Mapping[str, StepCounts], before: _Sample, over_s: float) -> Iterator[EdgeMetrics]:
+    def _edge_rates(self, steps: Mapping[str, StepCounts], before: Sample, over_s: float) -> Iterator[EdgeMetrics]:
         for edge in self._edges:
             rows = steps[edge.source].ports.get(edge.port, 0) if edge.source in steps else 0
             was = before.steps.get(edge.source, _NOTHING).ports.get(edge.port, 0)
             yield replace(edge, rows=rows, per_s=(rows - was) / over_s)
 
     def _exchanges(
-        self, steps: Mapping[str, StepCounts], before: _Sample, over_s: float, present: Mapping[int, WorkerFigures]
+        self, steps: Mapping[str, StepCounts], before: Sample, over_s: float, present: Mapping[int, WorkerFigures]
     ) -> Iterator[tuple[str, ExchangeMetrics]]:
         for name in dict.fromkeys(edge.source for edge in self._edges if edge.exchange):
             now, was = steps.get(name, _NOTHING), before.steps.get(name, _NOTHING)
@@ -275,7 +316,7 @@ class Metering:
 
 
 def _workers(
-    now: _Sample, before: _Sample, over_s: float, counts: Counts, members: Sequence[int], table: Sequence[int]
+    now: Sample, before: Sample, over_s: float, counts: Counts, members: Sequence[int], table: Sequence[int]
 ) -> Iterator[WorkerMetrics]:
     slots = Counter(table)
     for worker in members:
@@ -290,8 +331,8 @@ def _workers(
             rss_bytes=here.rss_bytes,
             busy_s=here.busy_s,
             waiting_s=here.waiting_s,
-            busy=_share(here.busy_s - was.busy_s, over_s),
-            waiting=_share(here.waiting_s - was.waiting_s, over_s),
+            busy=share_of(here.busy_s - was.busy_s, over_s),
+            waiting=share_of(here.waiting_s - was.waiting_s, over_s),
             rows_in=max(rows.values()),
             in_per_s=max(0, *(count - rows_before.get(way, 0) for way, count in rows.items())) / over_s,
             keys=sum(step.keys or 0 for step in counts.get(worker, {}).values()),
@@ -304,7 +345,7 @@ def _arrivals(counts: Mapping[str, StepCounts], figures: WorkerFigures) -> _Arri
     return {_READ: read, **figures.arrived}
 
 
-def _per_s(kind: str, now: _Sample, before: _Sample, over_s: float) -> float:
+def rows_per_s(kind: str, now: Sample, before: Sample, over_s: float) -> float:
     """Return the rows per second that all steps of ``kind`` have taken."""
     steps = [(name, step) for name, step in now.steps.items() if step.kind == kind]
     rows = sum(step.rows_in - before.steps.get(name, _NOTHING).rows_in for name, step in steps)
@@ -315,7 +356,7 @@ def _mean(shares: Sequence[float]) -> float:
     return sum(shares) / max(1, len(shares))
 
 
-def _share(spent_s: float, over_s: float) -> float:
+def share_of(spent_s: float, over_s: float) -> float:
     """Return a share of the time, from 0 to 1, also of a worker whose number another one had before."""
     return min(1.0, max(0.0, spent_s / over_s))
 
@@ -338,7 +379,7 @@ def _parts(present: Mapping[int, WorkerFigures], at: float) -> Iterable[PartMetr
     return (part if part.watermark is None else replace(part, lag_s=at - part.watermark) for part in parts.values())
 
 
-def _heaviest(found: list[H], now: _Sample, before: _Sample) -> list[H]:
+def _heaviest(found: list[H], now: Sample, before: Sample) -> list[H]:
     """Return the heaviest of ``found``, whose shares are of the rows of a worker, with shares of the rows of all.
 
     Each key and slot is there once: the figures of a worker may still have one that has moved to another.
@@ -354,14 +395,14 @@ def _heaviest(found: list[H], now: _Sample, before: _Sample) -> list[H]:
     return [replace(heavy, share=share(heavy)) for heavy in islice(once.values(), _HEAVY_MAX)]
 
 
-def _region_busy(region: Region, entry: str, worker: int, now: _Sample, before: _Sample) -> float:
+def _region_busy(region: Region, entry: str, worker: int, now: Sample, before: Sample) -> float:
     """Return the seconds that ``worker`` has spent between samples in ``region`` with rows that came by ``entry``."""
 
-    def spent_s(sample: _Sample) -> float:
+    def spent_s(sample: Sample) -> float:
         steps = sample.counts.get(worker, {})
         return sum(steps[name].busy_s for name in region.steps if name in steps)
 
-    def arrived(sample: _Sample, entry: str) -> int:
+    def arrived(sample: Sample, entry: str) -> int:
         figures, _ = sample.workers.get(worker, _ABSENT)
         return figures.arrived.get(entry, 0)
 
@@ -369,7 +410,7 @@ def _region_busy(region: Region, entry: str, worker: int, now: _Sample, before: 
     return max(0.0, spent_s(now) - spent_s(before)) * rows[entry] / max(1, sum(rows.values()))
 
 
-def _parts_of_all(step: str, now: _Sample, before: _Sample) -> dict[int, float]:
+def _parts_of_all(step: str, now: Sample, before: Sample) -> dict[int, float]:
     """Return which part of the rows of exchange ``step`` has arrived at each worker: lately, or if none has, so far."""
     rows = {worker: figures.arrived.get(step, 0) for worker, (figures, _) in now.workers.items()}
     earlier = {worker: figures.arrived.get(step, 0) for worker, (figures, _) in before.workers.items()}
@@ -377,3 +418,42 @@ def _parts_of_all(step: str, now: _Sample, before: _Sample) -> dict[int, float]:
     counted = lately if any(lately.values()) else rows
     total = max(1, sum(counted.values()))
     return {worker: count / total for worker, count in counted.items()}
+
+
+class RateHistory:
+    """The rates of a job in the last ten minutes, which outlast a restart: for who begins to watch it later. Any thread
+    may call the methods.
+
+    >>> history = RateHistory()
+    >>> for at in (0.0, 1.0, 601.0):
+    ...     history.add(RateMetrics(at, read_per_s=5.0, written_per_s=5.0, busy=0.5, waiting=0.0))
+    >>> [rates.at for rates in history.put_into(JobMetrics("docs", "running", "steady"), since=0.0).rates]
+    [1.0, 601.0]
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rates: deque[RateMetrics] = deque()
+
+    def add(self, rates: RateMetrics) -> None:
+        """Keep ``rates``, and drop those of more than ten minutes before."""
+        with self._lock:
+            self._rates.append(rates)
+            while self._rates[0].at < rates.at - RATES_S:
+                self._rates.popleft()
+
+    def put_into(self, metrics: JobMetrics, since: float | None) -> JobMetrics:
+        """Return ``metrics`` with the rates after ``since``; None: without any."""
+        if since is None:
+            return metrics
+        with self._lock:
+            return replace(metrics, rates=[rates for rates in self._rates if rates.at > since])
+
+    def put_into_answer(self, asked: Future[JobMetrics], since: float | None) -> Future[JobMetrics]:
+        """Do the same with metrics that come later."""
+        if since is None:
+            return asked
+        answer: Future[JobMetrics] = Future()
+        answer.set_running_or_notify_cancel()  # threads that wait for it cannot cancel it
+        asked.add_done_callback(lambda done: answer.set_result(self.put_into(done.result(), since)))
+        return answer

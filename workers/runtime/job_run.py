@@ -19,7 +19,6 @@ from malstrom_py.errors.text import public_text
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator, G
-from malstrom_py.workers.coordinator.metering import Metering
 from malstrom_py.workers.coordinator.reloading import Trial
 from malstrom_py.workers.coordinator.snapshot_coordinator import result_in
 from malstrom_py.workers.engine.garbage import fewer_collections
@@ -51,7 +50,6 @@ class JobRun(Generic[G]):
         self._commands.wake = self._coordinator.wake
         self._interrupts = Interrupts()
         self._commit = self._coordinator.commit
-        self._metering = Metering(plan, clock)
         self._pins = SourcePins(plan, clock)
         self._undone: RunResult | None = None
         self.has_begun = False
@@ -132,7 +130,7 @@ class JobRun(Generic[G]):
     def _measure(self, status: JobStatus) -> JobMetrics:
         """Return the metrics now."""
         coordinator, group = self._coordinator, self._coordinator.group
-        metrics = self._metering.metrics(
+        metrics = coordinator.metering.metrics(
             self.result(),
             group.counts(),
             group.figures(),
@@ -140,8 +138,6 @@ class JobRun(Generic[G]):
             table=coordinator.table,
             status=status,
             totals=self._commands.events.totals,
-            hot_keys=coordinator.loads.hot_keys,
-            imbalance=coordinator.loads.imbalance(coordinator.table, coordinator.members),
         )
         return structs.replace(metrics, autoscale=self._commands.autoscaler.metrics)
 
@@ -150,11 +146,9 @@ class JobRun(Generic[G]):
         code.
         """
         coordinator, autoscaler = self._coordinator, self._commands.autoscaler
-        if now_s >= self._metering.due_s:
-            figures = coordinator.group.figures()
-            self._metering.sample(coordinator.counts(), coordinator.group.counts(), figures)
-            self._commands.rates.add(self._metering.rates())
-            coordinator.measured(figures, self._metering.keys_busy())
+        if now_s >= coordinator.metering.due_s:
+            coordinator.sample()
+            self._commands.rates.add(coordinator.metering.rates())
         if now_s < autoscaler.due_s:
             return
         if self._commands.is_stopping or self.trial is not None:
@@ -184,7 +178,7 @@ class JobRun(Generic[G]):
         if self.trial is not None:
             self._hold_snapshots(held=True)
             self.trial.begin(clock.monotonic_s())
-        metering, autoscaler, group = self._metering, commands.autoscaler, coordinator.group
+        metering, autoscaler, group = coordinator.metering, commands.autoscaler, coordinator.group
         while group.busy or not coordinator.finished:  # a busy run is not asked
             if commands.pending:
                 commands.obey(coordinator, self.result)

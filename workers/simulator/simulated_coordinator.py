@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, MalstromError, PeerError, PlanError
-from malstrom_py.metrics import HotKey
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.load import Weights
 from malstrom_py.rescale.moves.protocol import BarrierPassed, StateChunk
@@ -283,7 +282,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
     def weigh(self) -> Weights | None:
         return self._schedule.weights(self._plan.slots)
 
-    def measured(self, figures: Mapping[int, WorkerFigures], keys: Iterable[HotKey]) -> None:
+    def measured(self, figures: Mapping[int, WorkerFigures]) -> None:
         """What is measured takes real time: the seed decides what slots weigh, and no key is hot."""
 
     def request(self, members: Sequence[int], done: Done, *, evens_out: bool = False) -> None:

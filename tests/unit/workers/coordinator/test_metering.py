@@ -12,7 +12,6 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.events import AnyEvent, HotKeyBegun, HotKeyEnded
 from malstrom_py.metrics import HeavyKey, HeavySlot, HotKey, JobMetrics, PartMetrics
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.coordinator.load_watch import LoadWatch
 from malstrom_py.workers.coordinator.metering import Metering
 from malstrom_py.workers.reports.event_log import MoveTotals
 from malstrom_py.workers.reports.figures import WorkerFigures
@@ -257,8 +256,6 @@ def test_a_key_is_busy_as_much_as_other_rows_of_its_region() -> None:
     assert (first.worker, second.worker) == (0, 1)
     assert [first.busy, second.busy] == pytest.approx([0.0, region * 0.25 * 0.2])
     assert [first.share, second.share] == pytest.approx([0.1 * 0.25, 0.2 * 0.75])
-    metrics = run.metrics(hot_keys=[second], imbalance=1.5)
-    assert (metrics.hot_keys, metrics.imbalance) == ([second], 1.5)
 
 
 class CountedRows(dict[str, int]):
@@ -291,38 +288,46 @@ def test_the_rows_of_a_worker_are_read_once_for_all_its_heavy_keys() -> None:
 # Loads of slots and hot keys.
 
 
-def watch() -> tuple[LoadWatch, list[AnyEvent]]:
+def watch() -> tuple[Metering, VirtualClock, list[AnyEvent]]:
     job = mp.Job("docs", slots=4)
     job.source("in", sources.Memory([1])).key_by("key", lambda n: n).count("n").sink("out", sinks.Memory())
-    seen: list[AnyEvent] = []
-    return LoadWatch(job.plan(), seen.append), seen
+    seen, clock = list[AnyEvent](), VirtualClock()
+    return Metering(job.plan(), clock, seen.append), clock, seen
+
+
+def metrics_of(loads: Metering) -> JobMetrics:
+    result = RunResult("docs", {}, 1.0)
+    status = JobStatus("docs", "running", 2, "steady", result, None)
+    return loads.metrics(result, {}, {}, members=(0, 1), table=(0, 1, 0, 1), status=status, totals=MoveTotals())
 
 
 def test_weights_are_of_the_rows_that_all_workers_count() -> None:
-    loads, _ = watch()
+    loads, clock, _ = watch()
     assert loads.weights is None
-    assert loads.imbalance((0, 1, 0, 1), (0, 1)) is None
+    assert metrics_of(loads).imbalance is None
     for second in range(4):
         figures = {
             0: WorkerFigures(slot_loads={0: 3_000 * second}, sampled=1_000 * second, sampled_squares=9_000.0 * second),
             1: WorkerFigures(slot_loads={1: 1_000 * second}),
         }
-        loads.sample(float(second), figures, [], (0, 1))
+        loads.weigh(figures, 2)
+        clock.advance(1.0)
     weights = loads.weights
     assert weights is not None
     assert weights[0] > 2.5 * weights[1] > weights[2] == weights[3]
-    found = loads.imbalance((0, 1, 0, 1), (0, 1))
+    found = metrics_of(loads).imbalance
     assert found is not None
     assert 1.4 < found < 1.5
 
 
-def test_a_key_becomes_hot_and_cools_once_each_and_the_end_of_the_run_ends_it() -> None:
-    loads, seen = watch()
+def test_a_key_becomes_hot_and_cools_once_each_and_the_end_of_the_run_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, _, seen = watch()
     hot = HotKey("key", "7", share=0.6, busy=0.9, worker=1)
-    for second, keys in enumerate([[hot], [hot], [], [hot]]):
-        loads.sample(float(second), {}, keys, (0, 1))
-    assert loads.hot_keys == [hot]
+    for keys in [[hot], [hot], [], [hot]]:
+        monkeypatch.setattr(loads, "keys_busy", lambda keys=keys: keys)
+        loads.weigh({}, 2)
+    assert metrics_of(loads).hot_keys == [hot]
     loads.close()
     begun, ended = HotKeyBegun("key", "7", 1, 0.6, 0.9), HotKeyEnded("key", "7")
     assert seen == [begun, ended, begun, ended]
-    assert loads.hot_keys == []
+    assert metrics_of(loads).hot_keys == []
