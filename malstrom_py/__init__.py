@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from malstrom_py.workers.reports.result import RunResult, StepCounts
     from malstrom_py.workers.runtime.in_process import InProcess, collect, run
     from malstrom_py.workers.runtime.job_handle import JobHandle
+    from malstrom_py.workers.runtime.run_options import RunOptions
     from malstrom_py.workers.runtime.supervisor import Restart
     from malstrom_py.workers.simulator.simulation import SimulatedResult, Simulation
 else:
@@ -145,6 +146,7 @@ else:
             "malstrom_py.workers.reports.result": "RunResult StepCounts",
             "malstrom_py.workers.runtime.in_process": "InProcess collect run",
             "malstrom_py.workers.runtime.job_handle": "JobHandle",
+            "malstrom_py.workers.runtime.run_options": "RunOptions",
             "malstrom_py.workers.runtime.supervisor": "Restart",
             "malstrom_py.workers.simulator.simulation": "SimulatedResult Simulation",
         },
@@ -208,6 +210,7 @@ __all__ = [
     "RescaleReport",
     "Restart",
     "RestoreFailed",
+    "RunOptions",
     "RunResult",
     "SimulatedResult",
     "Simulation",

@@ -46,6 +46,7 @@ from malstrom_py.errors import pip_install
 from malstrom_py.errors.text import describe_error, redacting
 from malstrom_py.metrics import ENDED
 from malstrom_py.workers.ray.runtime import is_amount
+from malstrom_py.workers.runtime.run_options import RunKeywords
 
 _LOOK_S: Final = 0.1
 
@@ -245,18 +246,23 @@ def run(
         options.configure_logs(log_format, log_level)
         limit_s = options.stop_timeout(stop_timeout_s, detached=detached)
         snapshots = reloads.snapshots(snapshots)
-        batching = mp.Batching() if batch_rows is None else mp.Batching(rows_max=batch_rows)
         kept = cli_snapshots.kept(snapshots, interval_s, resume, allow_dropped_state=allow_dropped_state)
         watched = cli_watching.watched_options(metrics_port, metrics_host, dashboard=dashboard, history=history)
         for_ray = ray_options(
             address=address, num_cpus=num_cpus, runtime_env=runtime_env, resources=resources, detached=detached
         )
         scaled = options.autoscale_of(autoscale, target)
-        progress = False if quiet else None
+        keywords: RunKeywords = {
+            "batch": None if batch_rows is None else mp.Batching(rows_max=batch_rows),
+            "progress": False if quiet else None,
+            "autoscale": scaled,
+            "redact_errors": redact_errors,
+            **kept,
+            **watched,
+        }
+        given = mp.RunOptions(**keywords)
         if runtime is options.Runtime.RAY:
-            on_ray = mp.RayRuntime(
-                workers, batch=batching, progress=progress, autoscale=scaled, **for_ray, **kept, **watched
-            )
+            on_ray = mp.RayRuntime(workers, options=given, **for_ray)
             if detached:
                 start_detached(on_ray, load_job(job), address=address, quiet=quiet, as_json=as_json)
                 return
@@ -268,7 +274,7 @@ def run(
                 runtime is None and 1 < most <= mp.Processes.processors()
             )
             kind = mp.Processes if in_processes else mp.InProcess
-            running = kind(workers, batch=batching, progress=progress, autoscale=scaled, **kept, **watched)
+            running = kind(workers, options=given)
         loaded = load_job(job)
         reloads.watch(loaded, address)
         _run_to_end(running, loaded, control=not no_control, limit_s=limit_s, quiet=quiet, as_json=as_json)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 import typer
 
@@ -39,6 +39,7 @@ from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.store import Store, place_of
 from malstrom_py.snapshot.verification import verify as faults_in
 from malstrom_py.workers.reports.figures import format_size
+from malstrom_py.workers.runtime.run_options import RunKeywords
 
 GRACE_S = 3600.0
 """The minimum age of removed files that belong to no snapshot: a running job may be about to list younger ones."""
@@ -227,15 +228,7 @@ def prune(
             print_json(pruned)
 
 
-class Kept(TypedDict, total=False):
-    """The given options of a runtime for snapshots."""
-
-    snapshots: Snapshots
-    resume: str
-    allow_dropped_state: bool
-
-
-def kept(uri: str | None, interval_s: float | None, resume: str | None, *, allow_dropped_state: bool) -> Kept:
+def kept(uri: str | None, interval_s: float | None, resume: str | None, *, allow_dropped_state: bool) -> RunKeywords:
     """Return the options of ``malstrom run`` for snapshots; raise `WrongCommand` if they do not fit together."""
     if uri is None:
         given = {
@@ -250,7 +243,7 @@ def kept(uri: str | None, interval_s: float | None, resume: str | None, *, allow
         snapshots = Snapshots(uri) if interval_s is None else Snapshots(uri, interval_s=interval_s)
     except PlanError as error:
         raise WrongCommand(str(error)) from None
-    options: Kept = {"snapshots": snapshots, "allow_dropped_state": allow_dropped_state}
+    options: RunKeywords = {"snapshots": snapshots, "allow_dropped_state": allow_dropped_state}
     if resume is not None:
         options["resume"] = resume if resume in (LATEST, NONE) else _an_id(resume)
     return options

@@ -10,7 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -29,6 +29,7 @@ from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, p
 from malstrom_py.workers.ray.discovery import running_nearby
 from malstrom_py.workers.reports.figures import format_size
 from malstrom_py.workers.runtime.job_handle import find_job
+from malstrom_py.workers.runtime.run_options import RunKeywords
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -72,9 +73,9 @@ _EXAMPLES: Final = {
 
 def watched_options(
     metrics_port: int | None, metrics_host: str | None, *, dashboard: bool, history: Path | None
-) -> dict[str, Any]:
+) -> RunKeywords:
     """Return the options of ``run`` that let others watch the job, as arguments of a runtime."""
-    given: dict[str, Any] = {}
+    given: RunKeywords = {}
     if metrics_port is not None:
         given["metrics"] = mp.Metrics(port=metrics_port, host=LOOPBACK if metrics_host is None else metrics_host)
     elif metrics_host is not None:

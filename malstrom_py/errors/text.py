@@ -23,7 +23,7 @@ from traceback import FrameSummary, extract_tb, walk_tb
 from typing import Any, Final
 
 from malstrom_py import errors
-from malstrom_py.errors import MalstromError, PlanError, has_safe_text, mark_safe
+from malstrom_py.errors import MalstromError, has_safe_text, mark_safe
 
 # In a source tree the rooms `workers` and `rescale` are links to folders outside the package's own.
 _PACKAGE: Final = Path(errors.__file__).parent.parent
@@ -83,13 +83,6 @@ def redacting(on: bool) -> Iterator[None]:
     finally:
         with _REDACTION.lock:
             _REDACTION.jobs -= on
-
-
-def check_redact(redact_errors: object) -> bool:
-    """Return the checked option ``redact_errors`` of a runtime."""
-    if not isinstance(redact_errors, bool):
-        raise PlanError(f"redact_errors must be True or False, got {redact_errors!r}")
-    return redact_errors
 
 
 def text_of(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import yaml  # type: ignore[import-untyped]  # Ray brings it, without types
 import malstrom_py as mp
 from malstrom_py.operators.logic import HOOKS
 from malstrom_py.testing import LAWS
+from malstrom_py.workers.ray.runtime import RayKeywords
 from malstrom_py.workers.simulator.coverage import HARD_CASES, SNAPSHOT_CASES
 from tests.tree import ROOT
 
@@ -35,7 +36,7 @@ def test_the_table_has_the_laws_in_their_order() -> None:
 
 def test_the_hooks_of_logics_and_the_options_of_ray_are_on_their_pages() -> None:
     assert [hook for hook in HOOKS if not re.search(rf"^\| `{hook}\(", page("api"), flags=re.MULTILINE)] == []
-    options = inspect.signature(mp.RayRuntime).parameters
+    options = {*inspect.signature(mp.RayRuntime).parameters, *RayKeywords.__annotations__} - {"keywords"}
     assert [name for name in options if not re.search(rf"\b{name}\b", page("ray"))] == []
 
 

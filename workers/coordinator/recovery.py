@@ -15,12 +15,12 @@ from typing import Any, Final, TypeGuard
 from malstrom_py.builder.plan import Plan, ancestors
 from malstrom_py.clock import Clock
 from malstrom_py.data.messages import MAX_EPOCH
-from malstrom_py.errors import PlanError, SnapshotError, SourceError, lasting
+from malstrom_py.errors import SnapshotError, SourceError, lasting
 from malstrom_py.logs import log
 from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
-from malstrom_py.snapshot.ids import is_snapshot_id, made_at_s, next_snapshot_id
+from malstrom_py.snapshot.ids import made_at_s, next_snapshot_id
 from malstrom_py.snapshot.manifest import Artefact, Manifest
 from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.snapshots import Snapshots
@@ -196,19 +196,6 @@ class SnapshotUse:
     last_known: str | None = None
     is_again: bool = False
     began_from: str | None = None
-
-
-def snapshot_use_of(snapshots: object, *, resume: object, allow_dropped_state: object) -> SnapshotUse | None:
-    """Return the checked arguments of a runtime; None for a job without snapshots. `PlanError` if one is wrong."""
-    if not isinstance(resume, str) or not (resume in {LATEST, NONE} or is_snapshot_id(resume)):
-        raise PlanError(f'resume must be "latest", "none" or the id of a snapshot, got {resume!r}')
-    if not isinstance(allow_dropped_state, bool):
-        raise PlanError(f"allow_dropped_state must be True or False, got {allow_dropped_state!r}")
-    if snapshots is not None and not isinstance(snapshots, Snapshots):
-        raise PlanError(f"snapshots must be mp.Snapshots(uri), got {type(snapshots).__name__}")
-    if snapshots is None and resume not in {LATEST, NONE}:
-        raise PlanError(f"resume={resume!r} names a snapshot, but the job has no snapshots: give snapshots=")
-    return None if snapshots is None else SnapshotUse(snapshots, resume, allow_dropped_state)
 
 
 def warn_of_reading_again(plan: Plan, snapshot_use: SnapshotUse | None) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from malstrom_py.errors import PlanError
 from malstrom_py.logs import log
 from malstrom_py.metrics import Metrics, url_of
 from malstrom_py.worker_context import close_all
@@ -17,36 +16,25 @@ from malstrom_py.workers.monitoring import opentelemetry
 from malstrom_py.workers.monitoring.dashboard import Dashboard, DashboardServer, check_installed, remark_on
 from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, imported_client
 from malstrom_py.workers.monitoring.watched_job import WatchedJob, page_of
-from malstrom_py.workers.reports.event_log import EventCalls, OnEvent, check_on_event
+from malstrom_py.workers.reports.event_log import EventCalls, OnEvent
 
 _LOG: Final = logging.getLogger("malstrom_py")
 
 
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """The observers of each job of a runtime. Made by `of`, which checks the options."""
+    """The observers of each job of a runtime."""
 
     on_event: OnEvent | None = None
     metrics: Metrics | None = None
     dashboard: Dashboard | None = None
 
-    @classmethod
-    def of(cls, on_event: OnEvent | None, metrics: Metrics | None, *, dashboard: Dashboard | bool) -> Observers:
-        """Return the observers that these options ask for.
-
-        Raises: PlanError: an option is wrong, or a package that it needs is missing.
-        """
-        check_on_event(on_event)
-        if metrics is not None:
-            if not isinstance(metrics, Metrics):
-                raise PlanError(f"metrics must be an mp.Metrics(port=…), got {type(metrics).__name__}")
+    def __post_init__(self) -> None:
+        """Raise `PlanError` if a package that one of them needs is missing."""
+        if self.metrics is not None:
             imported_client()
-        if not isinstance(dashboard, bool | Dashboard):
-            raise PlanError(f"dashboard must be True or an mp.Dashboard(port=…), got {type(dashboard).__name__}")
-        shown = (Dashboard() if dashboard else None) if isinstance(dashboard, bool) else dashboard
-        if shown is not None:
+        if self.dashboard is not None:
             check_installed()
-        return cls(on_event, metrics, shown)
 
     @property
     def any(self) -> bool:

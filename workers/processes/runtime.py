@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Unpack
 
 from malstrom_py import logs
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import PlanError
 from malstrom_py.errors.text import redacts
-from malstrom_py.metrics import Metrics
-from malstrom_py.rescale.autoscaling import Autoscale
-from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.coordinator.coordinator import Coordinator
-from malstrom_py.workers.coordinator.recovery import LATEST, SnapshotUse
+from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
-from malstrom_py.workers.monitoring.dashboard import Dashboard
 from malstrom_py.workers.processes.worker_process import FORKS, ThisMachine
 from malstrom_py.workers.remote.remote_workers import RemoteWorkers
 from malstrom_py.workers.remote.worker_handle import WorkerProcesses
 from malstrom_py.workers.remote.worker_setup import Wiring, WorkerSetup, in_other_processes
-from malstrom_py.workers.reports.event_log import EventLog, OnEvent
+from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.runtime.hot_reload import HotReload
 from malstrom_py.workers.runtime.local_runtime import LocalRuntime
-from malstrom_py.workers.runtime.supervisor import Restart
+from malstrom_py.workers.runtime.run_options import RunKeywords, RunOptions, options_of
 from malstrom_py.workers.transport.base import JobSecret
 
 START_S = 60.0
@@ -36,8 +32,8 @@ START_S = 60.0
 class Processes(LocalRuntime[RemoteWorkers]):
     """Runs jobs on this machine in ``workers`` processes, one for each processor if None; no Ray is needed.
 
-    ``start_timeout_s``: the timeout for the start of workers, also in a rescale. All other options are those of
-    `InProcess`; the coordinator is in this program, and ends its processes. With ``snapshots=`` the job survives the
+    ``start_timeout_s``: the timeout for the start of workers, also in a rescale. ``options``, or keywords: those of
+    `RunOptions`. The coordinator is in this program, and ends its processes. With ``snapshots=`` the job survives the
     death of a worker: it restarts from the last one.
 
     The user's functions, sources and sinks are copied to the workers. A sink that shows its rows in the program, such
@@ -57,39 +53,15 @@ class Processes(LocalRuntime[RemoteWorkers]):
         self,
         workers: int | None = None,
         *,
-        batch: Batching | None = None,
-        progress: bool | None = None,
-        checks: bool = False,
-        snapshots: Snapshots | None = None,
-        resume: str = LATEST,
-        restart: Restart | Literal["never"] | None = None,
-        allow_dropped_state: bool = False,
-        on_event: OnEvent | None = None,
-        metrics: Metrics | None = None,
-        dashboard: Dashboard | bool = False,
-        autoscale: Autoscale | None = None,
-        redact_errors: bool = False,
         start_timeout_s: float = START_S,
+        options: RunOptions | None = None,
+        **keywords: Unpack[RunKeywords],
     ) -> None:
         is_number = isinstance(start_timeout_s, int | float) and not isinstance(start_timeout_s, bool)
         if not (is_number and start_timeout_s > 0):
             raise PlanError(f"Processes: start_timeout_s must be a number of seconds above 0, got {start_timeout_s!r}")
-        super().__init__(
-            self.processors() if workers is None else workers,
-            batch=batch,
-            clock=SystemClock(),
-            progress=progress,
-            checks=checks,
-            snapshots=snapshots,
-            resume=resume,
-            restart=restart,
-            allow_dropped_state=allow_dropped_state,
-            on_event=on_event,
-            metrics=metrics,
-            dashboard=dashboard,
-            autoscale=autoscale,
-            redact_errors=redact_errors,
-        )
+        workers = self.processors() if workers is None else workers
+        super().__init__(workers, SystemClock(), options_of(Processes, options, keywords))
         self._snapshot_use = in_other_processes(self._snapshot_use, "Processes")
         self._start_timeout_s = start_timeout_s
         FORKS.warm_up()
@@ -101,12 +73,7 @@ class Processes(LocalRuntime[RemoteWorkers]):
         return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
     def _runs_of_job(self) -> _ProcessRuns:
-        return _ProcessRuns(
-            self._batching,
-            checks=self._checks,
-            start_timeout_s=self._start_timeout_s,
-            redact_errors=self._redact_errors or redacts(),
-        )
+        return _ProcessRuns(self._options, self._start_timeout_s)
 
     def _reloads(self, plan: Plan) -> HotReload:
         return HotReload(plan, by_value=True)
@@ -115,11 +82,9 @@ class Processes(LocalRuntime[RemoteWorkers]):
 class _ProcessRuns:
     """The runs of a job in processes. A `JobRuns`. Processes whose worker survives a run are there for the next one."""
 
-    def __init__(self, batching: Batching, *, checks: bool, start_timeout_s: float, redact_errors: bool) -> None:
-        self._batching = batching
-        self._checks = checks
+    def __init__(self, options: RunOptions, start_timeout_s: float) -> None:
+        self._options = options
         self._start_timeout_s = start_timeout_s
-        self._redact_errors = redact_errors
         self._wiring = Wiring(JobSecret.new())
         self._machine = ThisMachine()
         self._processes = WorkerProcesses(self._machine)
@@ -136,14 +101,14 @@ class _ProcessRuns:
     ) -> Coordinator[RemoteWorkers]:
         setup = WorkerSetup(
             job=plan.job,
-            batching=self._batching,
+            batching=self._options.batch or Batching(),
             wiring=self._wiring,
             start_timeout_s=self._start_timeout_s,
-            checks=self._checks,
+            checks=self._options.checks,
             snapshot_use=snapshot_use,
             watched=is_again,
             logs=logs.configured(),
-            redact_errors=self._redact_errors,
+            redact_errors=self._options.redact_errors or redacts(),
             without_ray=True,
         )
         return Coordinator(

@@ -14,28 +14,21 @@ from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, Unpack, get_args
 
 from malstrom_py import logs
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import MalstromError, OperationInProgress, PlanError
-from malstrom_py.errors.text import check_redact, public_text, redacting, redacts
-from malstrom_py.metrics import Metrics
-from malstrom_py.rescale.autoscaling import Autoscale
-from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.errors.text import public_text, redacting, redacts
 from malstrom_py.workers.control.registry import check_name
-from malstrom_py.workers.coordinator.autoscaler import check_autoscale
-from malstrom_py.workers.coordinator.recovery import LATEST, pinned, snapshot_use_of, warn_of_reading_again
+from malstrom_py.workers.coordinator.recovery import pinned, warn_of_reading_again
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.monitoring.dashboard import Dashboard
-from malstrom_py.workers.monitoring.observers import Observers
 from malstrom_py.workers.ray import discovery
 from malstrom_py.workers.ray.job_config import JobSetup, Placement, WorkerOptions, node_address
 from malstrom_py.workers.remote.worker_setup import Wiring, in_other_processes
 from malstrom_py.workers.reports.error_transfer import outermost
-from malstrom_py.workers.reports.event_log import OnEvent
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.hot_reload import modules_of
@@ -43,8 +36,15 @@ from malstrom_py.workers.runtime.interrupts import STOP_S, PlannedStop
 from malstrom_py.workers.runtime.job_handle import JobHandle, RunningJob, search_cluster
 from malstrom_py.workers.runtime.local_runtime import check_job, refuse_in_coroutine
 from malstrom_py.workers.runtime.progress import Progress, progress_for
+from malstrom_py.workers.runtime.run_options import (
+    RunKeywords,
+    RunOptions,
+    observers_of,
+    options_of,
+    restart_of,
+    snapshot_use_of,
+)
 from malstrom_py.workers.runtime.source_pinning import SourcePins
-from malstrom_py.workers.runtime.supervisor import Restart, restart_of
 from malstrom_py.workers.transport.base import JobSecret
 
 __tracebackhide__ = True  # pytest shows the line of the user
@@ -137,6 +137,12 @@ START_S: Final = 60.0
 """The timeout for starting workers and the coordinator."""
 
 
+class RayKeywords(RunKeywords, total=False):
+    """The options of `RunOptions` as keywords, and one that has a single value left."""
+
+    streams: Literal["direct"]
+
+
 class RayRuntime:
     """Runs jobs on a Ray cluster: ``workers`` actors, and one more that coordinates them.
 
@@ -144,17 +150,15 @@ class RayRuntime:
     that ``RAY_ADDRESS`` names, or else a new one on this machine. ``num_cpus``, ``num_gpus``, ``memory`` (bytes),
     ``resources`` and ``runtime_env``: what each worker needs, as for any actor of Ray. Its ``working_dir`` and
     ``py_modules`` are set for the whole program, where this connects it to Ray. ``placement``: "spread" over as
-    many nodes as there are, or "pack", Ray's default, onto few. ``batch``, ``checks``, ``progress`` and
-    ``redact_errors``: as in `InProcess`. ``ports``: the first and the last port that actors may listen on; any that
-    is free if None. ``start_timeout_s``: the timeout for the start of workers,
-    also in a rescale. ``detached``: the job continues when the program that started it ends; only on a cluster that
-    was started by ``ray start``.
-    ``autoscaling``: request workers that the cluster has no room for yet, because it grows. ``autoscale``: changes the
-    number of workers by load, as in `InProcess`; with ``autoscaling`` beyond the room of now.
+    many nodes as there are, or "pack", Ray's default, onto few. ``ports``: the first and the last port that actors may
+    listen on; any that is free if None. ``start_timeout_s``: the timeout for the start of workers, also in a rescale.
+    ``detached``: the job continues when the program that started it ends; only on a cluster that was started by
+    ``ray start``. ``autoscaling``: request workers that the cluster has no room for yet, because it grows; with
+    ``autoscale`` beyond the room of now. ``options``, or keywords: those of `RunOptions`.
 
-    ``snapshots``, ``resume``, ``restart``, ``allow_dropped_state`` and ``on_event``: as in `InProcess`; the store must
-    be one that all nodes reach. With snapshots the job survives the loss of workers, nodes and its coordinator: it
-    restarts from the last one, with the wanted number of workers, or as many as there is room for.
+    The store of ``snapshots`` must be one that all nodes reach. With them the job survives the loss of workers, nodes
+    and its coordinator: it restarts from the last one, with the wanted number of workers, or as many as there is room
+    for.
 
     The user's functions, sources and sinks are copied to the workers. Files must be accessible to all workers.
     """
@@ -170,40 +174,26 @@ class RayRuntime:
         resources: Mapping[str, float] | None = None,
         runtime_env: Mapping[str, Any] | None = None,
         placement: Placement = "spread",
-        batch: Batching | None = None,
-        checks: bool = False,
-        streams: Literal["direct"] = "direct",
         ports: tuple[int, int] | None = None,
         start_timeout_s: float = START_S,
         detached: bool = False,
         autoscaling: bool = False,
-        progress: bool | None = None,
-        snapshots: Snapshots | None = None,
-        resume: str = LATEST,
-        restart: Restart | Literal["never"] | None = None,
-        allow_dropped_state: bool = False,
-        on_event: OnEvent | None = None,
-        metrics: Metrics | None = None,
-        dashboard: Dashboard | bool = False,
-        autoscale: Autoscale | None = None,
-        redact_errors: bool = False,
+        options: RunOptions | None = None,
+        **keywords: Unpack[RayKeywords],
     ) -> None:
         check_size(workers)
-        self._redact_errors = check_redact(redact_errors)
-        self._autoscale = check_autoscale(autoscale)
-        self._observers = Observers.of(on_event, metrics, dashboard=dashboard)
+        _check(ports, keywords.pop("streams", "direct"), start_timeout_s)
+        _check_flags(detached=detached, autoscaling=autoscaling)
+        self._options = options = options_of(RayRuntime, options, keywords)
+        self._observers = observers_of(options)
         if detached and self._observers.any:
             raise PlanError(
                 "RayRuntime: a detached job continues without this program, which on_event=, metrics= and dashboard= "
                 "need: leave out detached, or use the commands malstrom events, metrics and dashboard"
             )
-        _check(ports, streams, start_timeout_s)
-        _check_flags(checks=checks, detached=detached, autoscaling=autoscaling)
-        if batch is not None and not isinstance(batch, Batching):
-            raise PlanError(f"batch must be an mp.Batching(rows_max=…), got {type(batch).__name__}")
-        self._workers = workers if autoscale is None else autoscale.within(workers)
+        self._workers = workers if options.autoscale is None else options.autoscale.within(workers)
         self._address = address
-        self._options = worker_options(
+        self._worker_options = worker_options(
             num_cpus=num_cpus,
             num_gpus=num_gpus,
             memory=memory,
@@ -211,16 +201,11 @@ class RayRuntime:
             runtime_env=runtime_env,
             placement=placement,
         )
-        self._batching = batch or Batching()
-        self._checks = checks
         self._ports = ports
         self._start_timeout_s = start_timeout_s
         self._detached = detached
         self._autoscaling = autoscaling
-        self._progress = progress
-        snapshot_use = snapshot_use_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
-        self._snapshot_use = in_other_processes(snapshot_use, "RayRuntime")
-        self._restart = restart_of(restart, kept=self._snapshot_use is not None)
+        self._snapshot_use = in_other_processes(snapshot_use_of(options), "RayRuntime")
 
     def run(
         self, job: Job, *, control: bool = True, stop_on_sigterm: bool = False, stop_timeout_s: float = STOP_S
@@ -247,7 +232,7 @@ class RayRuntime:
                 raise
             started.set_result(handle)
             try:
-                with (shown := progress_for(job.plan(), self._progress)) or nullcontext():
+                with (shown := progress_for(job.plan(), self._options.progress)) or nullcontext():
                     return _seen_to_its_end(handle, shown)
             except KeyboardInterrupt as error:
                 try:
@@ -269,7 +254,7 @@ class RayRuntime:
         return self._start(job, "RayRuntime.start", control=control, stopping=None)
 
     def _start(self, job: Job, where: str, *, control: bool, stopping: PlannedStop | None) -> JobHandle:
-        with redacting(self._redact_errors):
+        with redacting(self._options.redact_errors):
             try:
                 return JobHandle(self._started(check_job(job, where), control=control, stopping=stopping))
             except MalstromError as error:
@@ -280,7 +265,7 @@ class RayRuntime:
         from malstrom_py.workers.remote.packed_plan import pack_plan
 
         imported_ray()
-        check_fields({**self._options.for_program, **(self._options.runtime_env or {})})
+        check_fields({**self._worker_options.for_program, **(self._worker_options.runtime_env or {})})
         from malstrom_py.workers.ray.coordinator_start import await_name
         from malstrom_py.workers.ray.ray_job import check_detached, make_ready
 
@@ -289,7 +274,7 @@ class RayRuntime:
         if self._detached:
             check_detached(plan)
         own = None if stopping is None else stopping.come_first
-        cluster = join_cluster(self._address, self._options.for_program, on_sigterm=own)
+        cluster = join_cluster(self._address, self._worker_options.for_program, on_sigterm=own)
         if stopping is not None:
             stopping.take_back()
         if self._detached and cluster.is_local:
@@ -298,7 +283,7 @@ class RayRuntime:
                 "--head` and pass address='auto', or leave out detached"
             )
         if not self._autoscaling:
-            check_room(self._workers, self._options.needs)
+            check_room(self._workers, self._worker_options.needs)
 
         await_name(plan.job)
         if control:
@@ -330,20 +315,20 @@ class RayRuntime:
             job=plan.job,
             plan=packed,
             workers=self._workers,
-            batching=self._batching,
-            checks=self._checks,
+            batching=self._options.batch or Batching(),
+            checks=self._options.checks,
             wiring=Wiring(JobSecret.new(), None if is_local else node_address, self._ports),
-            options=replace(self._options, for_program={}),  # set when the program joined Ray
+            options=replace(self._worker_options, for_program={}),  # set when the program joined Ray
             start_timeout_s=self._start_timeout_s,
             autoscaling=self._autoscaling,
             snapshot_use=self._snapshot_use,
-            restart=self._restart,
+            restart=restart_of(self._options),
             outlives=self._detached,
             files=modules_of(plan),
             logs=logs.configured(),
             silent_s=coordinator_watch.SILENT_S,
-            autoscale=self._autoscale,
-            redact_errors=self._redact_errors or redacts(),
+            autoscale=self._options.autoscale,
+            redact_errors=self._options.redact_errors or redacts(),
         )
         actor = start_coordinator(setup, detached=self._detached)
         try:
@@ -355,7 +340,7 @@ class RayRuntime:
                 control=control,
                 kept=self._snapshot_use is not None,
                 observers=self._observers,
-                redact_errors=self._redact_errors,
+                redact_errors=self._options.redact_errors,
             )
         except BaseException:  # such as a name that another job of this machine holds
             imported_ray().kill(actor, no_restart=True)

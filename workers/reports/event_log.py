@@ -17,7 +17,7 @@ from functools import cached_property
 from time import time
 from typing import Any, Final
 
-from malstrom_py.errors import MalstromError, PlanError
+from malstrom_py.errors import MalstromError
 from malstrom_py.errors.text import describe_function
 from malstrom_py.events import (
     AnyEvent,
@@ -269,12 +269,6 @@ def read_timed_events(ask: Ask, *, follow: bool) -> Iterator[TimedEvent]:
 
 OnEvent = Callable[[AnyEvent], object]
 """A user's function that is called with each event, in a separate thread."""
-
-
-def check_on_event(on_event: object) -> None:
-    """Raise `PlanError` if ``on_event`` is neither None nor a function."""
-    if on_event is not None and not callable(on_event):
-        raise PlanError(f"on_event must be a function of one event, got {type(on_event).__name__}")
 
 
 class EventCalls:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 from malstrom_py import sinks
 from malstrom_py.builder.job import Job
@@ -11,21 +11,17 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import MalstromError, PlanError
-from malstrom_py.metrics import Metrics
-from malstrom_py.rescale.autoscaling import Autoscale
-from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.coordinator.coordinator import Coordinator
-from malstrom_py.workers.coordinator.recovery import LATEST, SnapshotUse
+from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.monitoring.dashboard import Dashboard
 from malstrom_py.workers.reports.error_transfer import outermost
-from malstrom_py.workers.reports.event_log import EventLog, OnEvent
+from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.local_runtime import LocalRuntime, check_job, refuse_in_coroutine
 from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
 from malstrom_py.workers.runtime.progress import progress_for
-from malstrom_py.workers.runtime.supervisor import Restart
+from malstrom_py.workers.runtime.run_options import RunKeywords, RunOptions, options_of
 
 __tracebackhide__ = True  # pytest shows the line of the user
 
@@ -37,9 +33,8 @@ V = TypeVar("V")
 class _LocalRuns:
     """The runs of a job in this process. A `JobRuns`."""
 
-    def __init__(self, batching: Batching, *, checks: bool) -> None:
-        self._batching = batching
-        self._checks = checks
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
 
     def coordinator(
         self,
@@ -54,10 +49,10 @@ class _LocalRuns:
         return local_run(
             plan,
             workers=workers,
-            batching=self._batching,
+            batching=self._options.batch or Batching(),
             clock=clock,
             snapshot_use=snapshot_use,
-            checks=self._checks,
+            checks=self._options.checks,
             log=log,
         )
 
@@ -68,20 +63,7 @@ class _LocalRuns:
 class InProcess(LocalRuntime[LocalWorkers]):
     """Runs jobs in this process, in the calling thread: ``workers`` workers in turn, over real channels.
 
-    ``batch``: how batches are cut. ``clock``: the runtime's clock. ``progress``: True to show progress on
-    standard error, False to be quiet, None to show it where that is a terminal. ``checks``: test mode, in which a
-    value or state that is changed in place, what cannot be encoded at an exchange or as state, and a partitioner that
-    would fail on several workers are errors.
-
-    ``snapshots``: where the job keeps its snapshots and how often it makes them; None: no snapshots. ``resume``: the
-    snapshot that the job resumes from: "latest", the newest if there is one; "none": a start from the beginning; or an
-    id. ``restart``: the restart policy after a failure, a `Restart` or "never". ``allow_dropped_state``: state of steps
-    that the job no longer has may be dropped. ``on_event``: a function that is called with each event of the job
-    (`malstrom_py.events`), in a separate thread; `run` and the end of the job wait for it for at most ten seconds.
-    ``metrics``: serves the metrics of its jobs, a `Metrics`. ``dashboard``: True, or a `Dashboard`, to show them in a
-    browser; the address is printed on standard error. ``autoscale``: changes the number of workers by load, an
-    `Autoscale`; ``workers`` is then the number at the start. ``redact_errors``: errors, logs and events have the type
-    and the place of an exception that a function raises, but not its text, which may hold values of records.
+    ``clock``: the runtime's clock. ``options``, or keywords: those of `RunOptions`.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -95,43 +77,18 @@ class InProcess(LocalRuntime[LocalWorkers]):
         self,
         workers: int = 1,
         *,
-        batch: Batching | None = None,
         clock: Clock | None = None,
-        progress: bool | None = None,
-        checks: bool = False,
-        snapshots: Snapshots | None = None,
-        resume: str = LATEST,
-        restart: Restart | Literal["never"] | None = None,
-        allow_dropped_state: bool = False,
-        on_event: OnEvent | None = None,
-        metrics: Metrics | None = None,
-        dashboard: Dashboard | bool = False,
-        autoscale: Autoscale | None = None,
-        redact_errors: bool = False,
+        options: RunOptions | None = None,
+        **keywords: Unpack[RunKeywords],
     ) -> None:
         if isinstance(clock, type):
             raise PlanError(f"pass an instance as clock, {clock.__name__}(…), not the class itself")
         if clock is not None and not all(callable(getattr(clock, name, None)) for name in _CLOCK):
             raise PlanError(f"clock must have the methods {', '.join(_CLOCK)}, got {type(clock).__name__}")
-        super().__init__(
-            workers,
-            batch=batch,
-            clock=clock or SystemClock(),
-            progress=progress,
-            checks=checks,
-            snapshots=snapshots,
-            resume=resume,
-            restart=restart,
-            allow_dropped_state=allow_dropped_state,
-            on_event=on_event,
-            metrics=metrics,
-            dashboard=dashboard,
-            autoscale=autoscale,
-            redact_errors=redact_errors,
-        )
+        super().__init__(workers, clock or SystemClock(), options_of(InProcess, options, keywords))
 
     def _runs_of_job(self) -> _LocalRuns:
-        return _LocalRuns(self._batching, checks=self._checks)
+        return _LocalRuns(self._options)
 
     def run_plan(
         self,
@@ -145,7 +102,7 @@ class InProcess(LocalRuntime[LocalWorkers]):
         """
         try:
             coordinator = self._runs_of_job().coordinator(plan, self._workers, self._clock, None)
-            run = JobRun(plan, coordinator, self._clock, progress=progress_for(plan, self._progress))
+            run = JobRun(plan, coordinator, self._clock, progress=progress_for(plan, self._options.progress))
             return run.execute(until, until_s)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
@@ -155,23 +112,13 @@ def run(
     job: Job,
     workers: int = 1,
     *,
-    batch: Batching | None = None,
     clock: Clock | None = None,
-    progress: bool | None = None,
-    checks: bool = False,
-    snapshots: Snapshots | None = None,
-    resume: str = LATEST,
-    restart: Restart | Literal["never"] | None = None,
-    allow_dropped_state: bool = False,
-    on_event: OnEvent | None = None,
-    metrics: Metrics | None = None,
-    dashboard: Dashboard | bool = False,
-    autoscale: Autoscale | None = None,
-    redact_errors: bool = False,
+    options: RunOptions | None = None,
+    **keywords: Unpack[RunKeywords],
 ) -> RunResult:
     """Run ``job`` in this process to its end, on ``workers`` workers in turn.
 
-    See `InProcess` for the options and `RunResult` for the answer.
+    See `InProcess` and `RunOptions` for the options, and `RunResult` for the answer.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -182,22 +129,7 @@ def run(
     (2, ['A', 'B'])
     """
     try:
-        runtime = InProcess(
-            workers,
-            batch=batch,
-            clock=clock,
-            progress=progress,
-            checks=checks,
-            snapshots=snapshots,
-            resume=resume,
-            restart=restart,
-            allow_dropped_state=allow_dropped_state,
-            on_event=on_event,
-            metrics=metrics,
-            dashboard=dashboard,
-            autoscale=autoscale,
-            redact_errors=redact_errors,
-        )
+        runtime = InProcess(workers, clock=clock, options=options_of(run, options, keywords))
         refuse_in_coroutine("mp.run")
         return runtime.run(check_job(job, "mp.run"))
     except (MalstromError, KeyboardInterrupt) as error:

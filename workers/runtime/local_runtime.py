@@ -15,28 +15,21 @@ import sys
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from types import FrameType
-from typing import Final, Generic, Literal, Protocol
+from typing import Final, Generic, Protocol
 
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan
 from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import MalstromError, PlanError
-from malstrom_py.errors.text import check_redact
-from malstrom_py.metrics import Metrics
-from malstrom_py.rescale.autoscaling import Autoscale
-from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.control.server import ControlSocket, answering
-from malstrom_py.workers.coordinator.autoscaler import check_autoscale
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator, G
-from malstrom_py.workers.coordinator.recovery import SnapshotUse, begun_again, snapshot_use_of, warn_of_reading_again
+from malstrom_py.workers.coordinator.recovery import SnapshotUse, begun_again, warn_of_reading_again
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.monitoring.dashboard import Dashboard
-from malstrom_py.workers.monitoring.observers import Observers
 from malstrom_py.workers.monitoring.watched_job import QueuedJob
 from malstrom_py.workers.reports.error_transfer import outermost
-from malstrom_py.workers.reports.event_log import EventLog, OnEvent
+from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.hot_reload import HotReload
@@ -45,7 +38,8 @@ from malstrom_py.workers.runtime.job_handle import JobHandle
 from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.job_thread import LocalJob, run_to_end
 from malstrom_py.workers.runtime.progress import Progress, progress_for
-from malstrom_py.workers.runtime.supervisor import Restart, Supervisor, restart_of
+from malstrom_py.workers.runtime.run_options import RunOptions, observers_of, restart_of, snapshot_use_of
+from malstrom_py.workers.runtime.supervisor import Supervisor
 
 __tracebackhide__ = True  # pytest shows the line of the user
 
@@ -72,39 +66,16 @@ class JobRuns(Protocol[G]):
 
 
 class LocalRuntime(Generic[G]):
-    """A runtime whose coordinator is in this program. Its options are those of `malstrom_py.InProcess`."""
+    """A runtime whose coordinator is in this program."""
 
-    def __init__(
-        self,
-        workers: int,
-        *,
-        batch: Batching | None,
-        clock: Clock,
-        progress: bool | None,
-        checks: bool,
-        snapshots: Snapshots | None,
-        resume: str,
-        restart: Restart | Literal["never"] | None,
-        allow_dropped_state: bool,
-        on_event: OnEvent | None,
-        metrics: Metrics | None,
-        dashboard: Dashboard | bool,
-        autoscale: Autoscale | None,
-        redact_errors: bool,
-    ) -> None:
+    def __init__(self, workers: int, clock: Clock, options: RunOptions) -> None:
         check_size(workers)
-        self._redact_errors = check_redact(redact_errors)
-        self._autoscale = check_autoscale(autoscale)
-        self._observers = Observers.of(on_event, metrics, dashboard=dashboard)
-        if batch is not None and not isinstance(batch, Batching):
-            raise PlanError(f"batch must be an mp.Batching(rows_max=…), got {type(batch).__name__}")
-        self._workers = workers if autoscale is None else autoscale.within(workers)
-        self._batching = batch or Batching()
+        self._options = options
+        self._observers = observers_of(options)
+        self._workers = workers if options.autoscale is None else options.autoscale.within(workers)
+        self._batching = options.batch or Batching()
         self._clock = clock
-        self._progress = progress
-        self._checks = checks
-        self._snapshot_use = snapshot_use_of(snapshots, resume=resume, allow_dropped_state=allow_dropped_state)
-        self._restart = restart_of(restart, kept=self._snapshot_use is not None)
+        self._snapshot_use = snapshot_use_of(options)
 
     def run(
         self, job: Job, *, control: bool = False, stop_on_sigterm: bool = False, stop_timeout_s: float = STOP_S
@@ -126,7 +97,7 @@ class LocalRuntime(Generic[G]):
             plan = check_job(job, f"{self._name}.run").plan()
             commands = CommandQueue(plan.job, kept=self._snapshot_use is not None)
             commands.is_watched = control or self._observers.any
-            run = self._controlled(plan, commands, progress_for(plan, self._progress))
+            run = self._controlled(plan, commands, progress_for(plan, self._options.progress))
             stopping = None
             if stop_on_sigterm:
                 stop = partial(commands.stop, drain=None)
@@ -138,7 +109,7 @@ class LocalRuntime(Generic[G]):
                     on_failure.callback(socket.release)
                 observing = self._observers.begin(QueuedJob(commands))
                 on_failure.pop_all()  # from now on the run closes both
-                return run_to_end(run, commands, socket, observing, redact_errors=self._redact_errors)
+                return run_to_end(run, commands, socket, observing, redact_errors=self._options.redact_errors)
         except (MalstromError, KeyboardInterrupt) as error:
             raise outermost(error) from error.__cause__
 
@@ -167,8 +138,8 @@ class LocalRuntime(Generic[G]):
         try:
             plan = check_job(job, f"{self._name}.start").plan()
             commands = CommandQueue(plan.job, kept=self._snapshot_use is not None)
-            run = self._controlled(plan, commands, progress_for(plan, self._progress is True))
-            observers, redact_errors = self._observers, self._redact_errors
+            run = self._controlled(plan, commands, progress_for(plan, self._options.progress is True))
+            observers, redact_errors = self._observers, self._options.redact_errors
             return JobHandle(LocalJob(run, commands, control=control, observers=observers, redact_errors=redact_errors))
         except MalstromError as error:
             raise outermost(error) from error.__cause__
@@ -176,7 +147,7 @@ class LocalRuntime(Generic[G]):
     def _controlled(self, plan: Plan, commands: CommandQueue, progress: Progress | None) -> Supervisor[JobRun[G]]:
         clock = WakefulClock(commands) if type(self._clock) is SystemClock else self._clock
         warn_of_reading_again(plan, self._snapshot_use)
-        commands.autoscaler.set(self._autoscale, is_start=True)
+        commands.autoscaler.set(self._options.autoscale, is_start=True)
         snapshot_use, coordinator, reloads, runs = self._snapshot_use, None, self._reloads(plan), self._runs_of_job()
 
         def make(again: bool, workers: int | None) -> JobRun[G]:
@@ -188,7 +159,7 @@ class LocalRuntime(Generic[G]):
             )
             return JobRun(reloads.plan, coordinator, clock, commands=commands, progress=progress)
 
-        return Supervisor(make, commands, self._restart, clock, at_end=runs.close, reloads=reloads)
+        return Supervisor(make, commands, restart_of(self._options), clock, at_end=runs.close, reloads=reloads)
 
     @property
     def _name(self) -> str:

@@ -66,21 +66,6 @@ NEVER = Restart(max_restarts=0)
 """The policy without restarts."""
 
 
-def restart_of(restart: object, *, kept: bool) -> Restart:
-    """Return the checked ``restart`` argument of a runtime. ``kept``: whether the job has snapshots."""
-    if restart is None:
-        return Restart() if kept else NEVER
-    if restart == "never":
-        return NEVER
-    if not isinstance(restart, Restart):
-        raise PlanError(f'restart must be "never" or mp.Restart(max_restarts=…, when=…), got {restart!r}')
-    if not kept and restart.max_restarts:
-        raise PlanError(
-            "restart needs a snapshot to resume from: give the runtime snapshots=mp.Snapshots(uri), or omit restart"
-        )
-    return restart
-
-
 class RestartBudget:
     """The remaining restarts of one job under ``restart``.
 

@@ -8,31 +8,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import inf
-from typing import Final, Literal
+from typing import Final, Literal, Unpack
 
 from malstrom_py.builder.job import Job
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock, VirtualClock
 from malstrom_py.errors import MalstromError, PlanError
-from malstrom_py.errors.text import check_redact
 from malstrom_py.events import Restarting
-from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.workers.coordinator.autoscaler import check_autoscale
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
-from malstrom_py.workers.coordinator.recovery import LATEST, SnapshotUse, begun_again, snapshot_use_of
+from malstrom_py.workers.coordinator.recovery import SnapshotUse, begun_again
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
-from malstrom_py.workers.monitoring.observers import Observers
 from malstrom_py.workers.monitoring.watched_job import QueuedJob
 from malstrom_py.workers.reports.error_transfer import outermost
-from malstrom_py.workers.reports.event_log import OnEvent
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.job_handle import JobHandle
 from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.job_thread import LocalJob, run_to_end
 from malstrom_py.workers.runtime.local_runtime import check_job
+from malstrom_py.workers.runtime.run_options import (
+    RunOptions,
+    SimulatedKeywords,
+    observers_of,
+    options_of,
+    snapshot_use_of,
+)
 from malstrom_py.workers.simulator.coverage import Coverage
 from malstrom_py.workers.simulator.random_schedule import (
     RandomSchedule,
@@ -77,11 +79,10 @@ class Simulation:
     beginning, with empty sinks. With ``crashes=None`` a job crashes only if all its sinks can discard their output. A
     job with snapshots that may crash is also stopped at times, and resumes in the same way. A job whose sources are
     listed again is drained when it has nothing more to do and two listings have found no partition. ``snapshots``: the
-    store and the interval; None: the seed decides, and the store is in memory; False: no snapshots. ``resume``,
-    ``allow_dropped_state`` and ``on_event``: as of `InProcess`. ``row_cost_s``: how long a worker is busy with a row in
-    a step, by the simulated clock, which then advances by nothing else; workers work at the same time. ``autoscale``:
-    as of `InProcess`, with such a cost. ``batch``: how batches are cut, None: as the seed decides. ``clock``: by
-    default a virtual one. ``checks``: test mode, and ``redact_errors``, as of `InProcess`.
+    store and the interval; None: the seed decides, and the store is in memory; False: no snapshots. ``row_cost_s``: how
+    long a worker is busy with a row in a step, by the simulated clock, which then advances by nothing else; workers
+    work at the same time. ``clock``: by default a virtual one. ``checks``: test mode. ``keywords``: some of
+    `RunOptions`; ``autoscale`` needs ``row_cost_s``, and without ``batch`` the seed decides how batches are cut.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -100,39 +101,33 @@ class Simulation:
         seed: int = 0,
         rescales: int | None = None,
         crashes: int | None = None,
-        batch: Batching | None = None,
         clock: Clock | None = None,
         checks: bool = True,
         snapshots: Snapshots | Literal[False] | None = None,
-        resume: str = LATEST,
-        allow_dropped_state: bool = False,
-        on_event: OnEvent | None = None,
         row_cost_s: float = 0.0,
-        autoscale: Autoscale | None = None,
-        redact_errors: bool = False,
+        **keywords: Unpack[SimulatedKeywords],
     ) -> None:
         check_size(workers)
-        self._redact_errors = check_redact(redact_errors)
+        given = RunOptions(checks=checks, snapshots=snapshots or None)
+        self._options = options = options_of(Simulation, given, keywords, SimulatedKeywords.__annotations__)
         if not isinstance(row_cost_s, int | float) or not 0 <= row_cost_s < inf:
             raise PlanError(f"Simulation: row_cost_s must be a number of seconds of at least 0, got {row_cost_s!r}")
-        if check_autoscale(autoscale) is not None and not row_cost_s:
+        if options.autoscale is not None and not row_cost_s:
             raise PlanError("Simulation: autoscale needs row_cost_s, by which workers are busy on the simulated clock")
-        self._row_cost_s, self._autoscale = float(row_cost_s), autoscale
-        self._observers = Observers.of(on_event, None, dashboard=False)
+        self._row_cost_s = float(row_cost_s)
+        self._observers = observers_of(options)
         for name, count in (("rescales", rescales), ("crashes", crashes)):
             if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
                 raise PlanError(f"Simulation: {name} must be a whole number of at least 0, got {count!r}")
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise PlanError(f"Simulation: seed must be a whole number, got {seed!r}")
-        self._workers = workers if autoscale is None else autoscale.within(workers)
+        self._workers = workers if options.autoscale is None else options.autoscale.within(workers)
         self._seed = seed
         self._rescales = rescales
         self._crashes = crashes
-        self._batching = batch
         self._clock = clock
-        self._checks = checks
         self._may_keep = snapshots is None
-        self._snapshot_use = snapshot_use_of(snapshots or None, resume=resume, allow_dropped_state=allow_dropped_state)
+        self._snapshot_use = snapshot_use_of(options)
         if self._snapshot_use is not None and not self._snapshot_use.snapshots.is_in_store:
             raise PlanError(
                 "Simulation: snapshots must be kept in a store, mp.Snapshots(uri), because a crash may occur between "
@@ -146,7 +141,7 @@ class Simulation:
             commands = CommandQueue(plan.job)
             runs = self._runs(plan, commands)
             observing = self._observers.begin(QueuedJob(commands))
-            run_to_end(runs, commands, None, observing, redact_errors=self._redact_errors)
+            run_to_end(runs, commands, None, observing, redact_errors=self._options.redact_errors)
             return runs.ended
         except MalstromError as error:
             error.add_note(f"simulated: have it again with Simulation(workers={self._workers}, seed={self._seed}, …)")
@@ -158,11 +153,11 @@ class Simulation:
         """
         plan = check_job(job, "Simulation.start").plan()
         commands = CommandQueue(plan.job)
-        runs, observers, redact_errors = self._runs(plan, commands), self._observers, self._redact_errors
+        runs, observers, redact_errors = self._runs(plan, commands), self._observers, self._options.redact_errors
         return JobHandle(LocalJob(runs, commands, control=False, observers=observers, redact_errors=redact_errors))
 
     def _runs(self, plan: Plan, commands: CommandQueue) -> _Incarnations:
-        commands.autoscaler.set(self._autoscale, is_start=True)
+        commands.autoscaler.set(self._options.autoscale, is_start=True)
         chance, coverage = RandomSchedule(self._seed), Coverage()
         batching, drawn = chance.batching(), chance.snapshots()
         snapshot_use = self._snapshot_use or (SnapshotUse(drawn) if drawn is not None and self._may_keep else None)
@@ -174,9 +169,9 @@ class Simulation:
             chance,
             coverage,
             workers=self._workers,
-            batching=self._batching or batching,
+            batching=self._options.batch or batching,
             clock=self._clock or VirtualClock(_START_S),
-            checks=self._checks,
+            checks=self._options.checks,
             rescales=rescales,
             crashes=chance.crashes(self._crashes, kept=snapshot_use is not None),
             snapshot_use=snapshot_use,

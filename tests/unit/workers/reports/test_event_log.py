@@ -18,7 +18,6 @@ from malstrom_py.workers.reports.event_log import (
     EventCalls,
     EventLog,
     EventPage,
-    check_on_event,
     read_events,
 )
 
@@ -158,7 +157,7 @@ def test_an_on_event_that_raises_is_logged_and_called_again(caplog: pytest.LogCa
 
 def test_on_event_must_be_a_function() -> None:
     with pytest.raises(mp.PlanError, match="on_event must be a function of one event, got int"):
-        check_on_event(3)
+        mp.RunOptions(on_event=3)  # type: ignore[arg-type]
     for runtime in (mp.InProcess, mp.Simulation, mp.RayRuntime):
         with pytest.raises(mp.PlanError, match="on_event"):
             runtime(on_event="print")  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from malstrom_py.workers.coordinator.reloading import Trial
 from malstrom_py.workers.reports.commands import ReloadCommand
 from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
-from malstrom_py.workers.runtime.supervisor import NEVER, Restart, RestartBudget, Supervisor, restart_of
+from malstrom_py.workers.runtime.supervisor import Restart, RestartBudget, Supervisor
 
 FINE = RunResult("job", {}, 1.0)
 
@@ -213,12 +213,6 @@ def test_failures_that_are_long_ago_do_not_count() -> None:
     assert failures.pause_s(10.5) == 1.0
 
 
-def test_by_default_a_job_is_begun_again_only_where_it_has_snapshots() -> None:
-    assert restart_of(None, kept=False) == NEVER
-    assert restart_of(None, kept=True) == Restart()
-    assert restart_of("never", kept=True) == NEVER
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -232,8 +226,3 @@ def test_by_default_a_job_is_begun_again_only_where_it_has_snapshots() -> None:
 def test_numbers_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="restart: "):
         Restart(**options)
-
-
-def test_to_begin_again_takes_snapshots() -> None:
-    with pytest.raises(PlanError, match="needs a snapshot to resume from"):
-        restart_of(Restart(), kept=False)
