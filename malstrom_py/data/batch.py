@@ -7,7 +7,7 @@ says what the values are (`malstrom_py.data.row_form`); they are made when they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import compress
 from operator import itemgetter
@@ -320,6 +320,25 @@ class ColumnBatch(Batch):
     def with_form(self, form: RowForm) -> ColumnBatch:
         """Return the same columns with values of ``form``."""
         return self._with(self._columns, self._frame, form=form, schema=self._schema)
+
+    def narrowed(self, names: Collection[str]) -> ColumnBatch:
+        """Return the same rows, dicts, with the fields ``names`` only, but one at least.
+
+        Rows that lack one of them stay unchanged: an error about it lists all that there are.
+        """
+        has = self.frame.columns if self._columns is None else self._columns.schema.names
+        kept = [name for name in has if name in names]
+        if self.form is not DICTS or len({*kept}) < len(names) or len(kept) > len(names) or len(kept) == len(has):
+            return self
+        kept = kept or has[:1]
+        if self._columns is not None:
+            return self._with(self._columns.select(kept), None)
+        schema = self._schema
+        if schema is not None:
+            import pyarrow as pa
+
+            schema = pa.schema([schema.field(name) for name in kept])
+        return self._with(None, self.frame.select(kept), schema=schema)
 
     def as_dicts(self) -> ColumnBatch | None:
         """Return the same rows with a dict of the fields of each value as value, as `fields_of` does; no row is made.

@@ -72,6 +72,8 @@ class Exchange(Operator):
         """For how long rows have waited for credit, measured between the steps of the worker."""
         self.combine: Callable[[Batch], Batch] | None = None
         """F5: gathers the rows of a batch before it is routed, where the next step can merge what they gather."""
+        self.columns_sent: frozenset[str] | None = None
+        """The columns that the next steps read of columns: the others are not sent. None: all."""
         self.slots_of = slots.slots_of
         self._slots_of_column: Callable[[Any], Any] | None = getattr(slots, "slots_of_arrow", None)
         # Of the class itself: a subclass may have another `slots_of`.
@@ -216,6 +218,8 @@ class Exchange(Operator):
         if not self.remote:
             self.loopback.put(batch)
             return
+        if self.columns_sent is not None and isinstance(batch, ColumnBatch):
+            batch = batch.narrowed(self.columns_sent)
         for owner, share in self._shares(batch):
             self.outbound[owner].put(share)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from malstrom_py.builder.columns_read import columns_needed
 from malstrom_py.builder.plan import PartitionerLike, Plan, Region, Step, StreamRef, is_exchanged
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
@@ -272,6 +273,7 @@ def _nodes_of(
     made = _Nodes([], {}, {}, {})
     specs, nodes, entries, exchanges = made
     read = {ref for ref, _ in plan.edges()}
+    columns_read = columns_needed(plan.steps)
     for step in plan.steps:
         nodes[step.name] = len(specs)
         specs.append(_spec(step, operators[step.name], nodes, entries))
@@ -282,6 +284,7 @@ def _nodes_of(
             entries[step.name] = len(specs)
             specs.append(NodeSpec(f"{step.name} (receive)", None))
             exchange.combine = _combine(plan, step, operators)
+            exchange.columns_sent = columns_read[step.name]
     return made
 
 
