@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from malstrom_py.builder.plan import Plan
@@ -25,20 +26,11 @@ from malstrom_py.workers.coordinator import machine as events
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.job_events import JobEvents
 from malstrom_py.workers.coordinator.job_machine import ENDED, ENDS, SUSPENDS, Event, JobMachine, PlannedStop
-from malstrom_py.workers.coordinator.job_upgrades import plan_image
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff
 from malstrom_py.workers.coordinator.metering import Metering
-from malstrom_py.workers.coordinator.recovery import (
-    RestorePoint,
-    RunStart,
-    SnapshotUse,
-    begin,
-    beginning_steps,
-    listed,
-    parts_of,
-)
+from malstrom_py.workers.coordinator.recovery import RunStart, SnapshotUse, begin, beginning_steps
 from malstrom_py.workers.coordinator.rescale_requests import Done, RescaleRequests
-from malstrom_py.workers.coordinator.run_view import RunView
+from malstrom_py.workers.coordinator.restore_point import listed_parts, plan_image
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.source_calls import SourceCalls
@@ -53,12 +45,12 @@ from malstrom_py.workers.coordinator.worker_group import (
     WorkerGroup,
 )
 from malstrom_py.workers.engine.background import Background, ThreadBackground
-from malstrom_py.workers.engine.graph_builder import PartAssignment, build_sinks, deal_parts, movable_parts
+from malstrom_py.workers.engine.graph_builder import build_sinks, deal_parts, movable_parts
 from malstrom_py.workers.engine.snapshot_capture import CapturedState
 from malstrom_py.workers.reports.error_transfer import failure_of
 from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.figures import WorkerFigures
-from malstrom_py.workers.reports.job_status import check_size
+from malstrom_py.workers.reports.job_status import Moving, SnapshotStatus, check_size
 from malstrom_py.workers.reports.result import RunResult, StepCounts, merged_counts
 from malstrom_py.workers.transport.messages import (
     Connected,
@@ -81,7 +73,26 @@ MOVE_DEADLINE_S: Final = 120.0
 G = TypeVar("G", bound=WorkerGroup)
 
 
-class Coordinator(RunView, Generic[G]):
+@dataclass(slots=True)
+class _FinalReports:
+    """What workers have reported at their end: ``counts`` of each that is still there; ``left``: of those that have
+    left, in sum, because a job that is rescaled often has had many workers; ``positions`` of the parts that they read.
+    """
+
+    counts: dict[int, Mapping[str, StepCounts]] = field(default_factory=dict)
+    left: list[Mapping[str, StepCounts]] = field(default_factory=list)
+    positions: dict[str, dict[Part, Any]] = field(default_factory=dict)
+
+    def add(self, end: Finished) -> None:
+        self.counts[end.worker] = end.counts
+        for step, positions in end.positions.items():
+            self.positions.setdefault(step, {}).update(positions)
+
+    def leave(self, workers: Iterable[int]) -> None:
+        self.left = [merged_counts([*self.left, *(self.counts.pop(worker) for worker in workers)])]
+
+
+class Coordinator(Generic[G]):
     """The coordinator of a run of ``plan`` that starts with ``workers`` workers of ``group``.
 
     ``snapshot_use``: how the job keeps snapshots, if any; ``background``: makes what writes them; ``calling``: makes
@@ -112,7 +123,7 @@ class Coordinator(RunView, Generic[G]):
         self.events = JobEvents(plan, log or EventLog(), lambda order: self._send_all(group.workers, order))
         self.commit = commits or SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
         self.metering = Metering(plan, clock, self.events.emit)
-        self.snapshotting = None
+        self.snapshotting: SnapshotCoordinator | None = None
         self._plan = plan
         self._clock = clock
         self._snapshot_use = snapshot_use
@@ -120,30 +131,24 @@ class Coordinator(RunView, Generic[G]):
         self._background = background or (lambda: ThreadBackground(group.wake))
         self._calling = calling or (lambda: ThreadBackground(group.wake, "malstrom-sources"))
         self._source_calls = SourceCalls(plan.job, [], clock, {}, background=self._calling)
-        self._pacing = Pacing.of(plan.slots) if slots_per_move is None else Pacing.fixed(slots_per_move)
-        self._ahead_least = None if snapshot_use is None else ahead_least  # without snapshots no change is tracked
+        self._new_moves = partial(
+            CoordinatorMachine,
+            topology_of(plan),
+            pacing=Pacing.of(plan.slots) if slots_per_move is None else Pacing.fixed(slots_per_move),
+            ahead_least=None if snapshot_use is None else ahead_least,  # without snapshots no change is tracked
+        )
         self._next_worker = workers
         self._started_s = self._got_on_s = clock.monotonic_s()
         self._begun: RunStart | None = None
         self._saved: dict[int, str] = {}
-        self._last_counts: dict[int, Mapping[str, StepCounts]] = {}
-        self._left: list[Mapping[str, StepCounts]] = []
-        self._ended: dict[str, dict[Part, Any]] = {}
-        self._topology = topology_of(plan)
+        self._final = _FinalReports()
         self._deal(tuple(range(workers)), {})
 
     def _deal(self, members: tuple[int, ...], parts: Mapping[tuple[str, str], int]) -> None:
         """Set the first members, and the readers of the movable parts: (source, part) -> worker."""
-        self._moves = CoordinatorMachine(
-            self._topology,
-            members=members,
-            table=first_table(self._plan.slots, members),
-            parts=parts,
-            pacing=self._pacing,
-            ahead_least=self._ahead_least,
-        )
-        self._machine = JobMachine(self._moves)
-        self._rescales = RescaleRequests(self._moves, self._plan.job)
+        moves = self._new_moves(members=members, table=first_table(self._plan.slots, members), parts=parts)
+        self._machine = JobMachine(moves)
+        self._rescales = RescaleRequests(moves, self._plan.job)
 
     # The beginning.
 
@@ -168,29 +173,19 @@ class Coordinator(RunView, Generic[G]):
         known = None if resumption is None else resumption.known
         dealt = deal_parts(self._plan, members, self._clock, known)
         self._deal(members, movable_parts(dealt.parts, dealt.movable))
-        job, parts = self._plan.job, listed(dealt.parts)
+        job, parts = self._plan.job, listed_parts(dealt.parts)
         self._source_calls = SourceCalls(job, dealt.sources, self._clock, parts, background=self._calling)
         beginning = tuple(beginning_steps(self._plan, resumption))
-        restored, begun = self._restored(dealt)
+        begun = {} if resumption is None else resumption.begun(dealt)
+        restored = None if resumption is None else resumption.for_workers(self._plan, dealt)
         self.group.start(StartGroup(members, members, self.table, 0, restored=restored, beginning=beginning))
         self._worker_calls.await_connected(len(members))
         self._keep_snapshots(pins or {})
         self._worker_calls.open_sources(
-            {worker: OpenSources(parts, parts_of(parts, begun)) for worker, parts in dealt.parts.items()}
+            {worker: OpenSources(parts, _of_parts(parts, begun)) for worker, parts in dealt.parts.items()}
         )
         self.events.opened(dealt.parts, self._source_calls.lists_again)
         self._send_all(members, Start())
-
-    def _restored(self, dealt: PartAssignment) -> tuple[RestorePoint | None, Mapping[str, Mapping[Part, RestoredPart]]]:
-        """Return what workers restore, without data they do not need, and the positions of the parts."""
-        resumption = None if self._begun is None else self._begun.resumption
-        if resumption is None:
-            return None, {}
-        parts = listed(dealt.parts)
-        lighter = replace(resumption.manifest, sinks={}, pins={})
-        begun = resumption.begun(parts, dealt.new_positions)
-        opened = resumption.opened(self._plan, parts, dealt.new_positions, dealt.growing)
-        return replace(opened, manifest=lighter), begun
 
     def _keep_snapshots(self, pins: Mapping[str, Any]) -> None:
         if self._snapshot_use is None or self._begun is None:
@@ -208,7 +203,7 @@ class Coordinator(RunView, Generic[G]):
             commits=self.commit,
             clock=self._clock,
             pins=pins,
-            count=self._result,
+            count=self.result,
             begun_from=self._begun.resumption,
             committed=self._source_calls.committed,
         )
@@ -216,7 +211,7 @@ class Coordinator(RunView, Generic[G]):
     def committed_at_end(self) -> None:
         """Acknowledge what a job without snapshots has read and committed, unless another program commits it."""
         if not self.commit.to_deliver():
-            self._source_calls.committed(self._ended)
+            self._source_calls.committed(self._final.positions)
 
     # The run, step by step.
 
@@ -322,8 +317,7 @@ class Coordinator(RunView, Generic[G]):
         self._finish(leavers)
         self.group.remove(leavers)
         self.events.left(leavers)
-        # In sum, because a job that is rescaled often has had many workers.
-        self._left = [merged_counts([*self._left, *(self._last_counts.pop(worker) for worker in leavers)])]
+        self._final.leave(leavers)
 
     def _finish(self, workers: Sequence[int]) -> None:
         """Finish ``workers`` and keep what they have pre-committed, then raise the first error."""
@@ -331,12 +325,10 @@ class Coordinator(RunView, Generic[G]):
 
     def _was_finished(self, end: Finished) -> None:
         """Keep the counts, pre-commits and positions of a worker that ends."""
-        self._last_counts[end.worker] = end.counts
+        self._final.add(end)
         if end.saved is not None:
             self._was_saved(end.saved)
         self.commit.add(end.payloads)
-        for step, positions in end.positions.items():
-            self._ended.setdefault(step, {}).update(positions)
 
     def _send_all(self, workers: Sequence[int], order: Content) -> None:
         for worker in workers:
@@ -368,7 +360,7 @@ class Coordinator(RunView, Generic[G]):
         """
         if self.is_steady or self._clock.monotonic_s() - self._got_on_s <= MOVE_DEADLINE_S:
             return
-        what = "a snapshot" if self._moves.phase is CoordinatorPhase.BARRIER else "a rescale"
+        what = "a snapshot" if self._machine.moves.phase is CoordinatorPhase.BARRIER else "a rescale"
         remedy = "Start the job again." if self.snapshotting is None else "The job resumes from its last snapshot."
         raise DeadlineError(
             f"job {self._plan.job!r}: {what} has made no progress for {MOVE_DEADLINE_S:g} s. It waits for "
@@ -497,18 +489,101 @@ class Coordinator(RunView, Generic[G]):
     # What is known.
 
     @property
+    def members(self) -> tuple[int, ...]:
+        """The current workers."""
+        return self._machine.moves.members
+
+    @property
+    def table(self) -> tuple[int, ...]:
+        """The routing table: slot -> worker."""
+        return self._machine.moves.table
+
+    @property
+    def version(self) -> int:
+        """The version of the table."""
+        return self._machine.moves.version
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The workers after the current rescale."""
+        return self._machine.moves.target
+
+    @property
+    def phase(self) -> str:
+        """The phase: "steady", "joining", "copying", "moving", "leaving" or "barrier"."""
+        return str(self._machine.moves.phase)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether no rescale and no barrier is in progress."""
+        return self._machine.moves.phase is CoordinatorPhase.STEADY
+
+    @property
+    def is_between_moves(self) -> bool:
+        """Whether a barrier passes between two moves of a rescale."""
+        return self._machine.moves.phase is CoordinatorPhase.BARRIER and self._machine.moves.moves_follow
+
+    @property
+    def readers(self) -> Mapping[tuple[str, str], int]:
+        """The readers of the movable parts: (source, part) -> worker."""
+        return self._machine.moves.parts
+
+    @property
+    def moving(self) -> Moving | None:
+        """The progress of the current rescale; None if nothing moves."""
+        return self._rescales.moving
+
+    def waiting_for(self) -> str:
+        """R7: return a description of the missing reports."""
+        return self._machine.moves.waiting_for()
+
+    @property
+    def snapshots(self) -> SnapshotStatus | None:
+        """The status of the snapshots; None for a job without."""
+        return None if self.snapshotting is None else self.snapshotting.status
+
+    @property
+    def kept(self) -> RunResult | None:
+        """The result of the job, once its final snapshot is durable; else None."""
+        return None if self.snapshotting is None else self.snapshotting.result
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a background task is pending."""
+        return self.snapshotting is not None and self.snapshotting.background.pending > 0
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a source is being listed again, or is acknowledging."""
+        return self._source_calls.pending
+
+    @property
+    def may_find_parts(self) -> bool:
+        """R13: whether new parts are looked for: not once a stop is planned."""
+        return self._machine.stop is PlannedStop.NONE
+
+    @property
     def wake(self) -> threading.Event:
         """An event that ends the wait of `step`."""
         return self.group.wake
 
     def counts(self) -> dict[str, StepCounts]:
         """Return the last known counts of each step, over all workers, including those that have left."""
-        # Those of a worker that has finished are final.
-        live = self.group.counts() if len(self._last_counts) < len(self.group.workers) else {}
-        here = list({**live, **self._last_counts}.values())
-        known = [counts for counts in here if counts]
-        return merged_counts(known, self._left) if known else {}
+        final = self._final
+        live = self.group.counts() if len(final.counts) < len(self.group.workers) else {}
+        known = [counts for counts in {**live, **final.counts}.values() if counts]
+        return merged_counts(known, final.left) if known else {}
 
-    def _result(self) -> RunResult:
+    def result(self) -> RunResult:
+        """Return the counts so far."""
         made = 0 if self.snapshots is None else self.snapshots.made
         return RunResult(self._plan.job, self.counts(), self._clock.monotonic_s() - self._started_s, snapshots=made)
+
+
+def _of_parts(
+    parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]]
+) -> dict[str, dict[Part, RestoredPart]]:
+    """Return the positions of those of ``parts`` that have one."""
+    return {
+        step: {part: begun[step][part] for part in some if part in begun.get(step, {})} for step, some in parts.items()
+    }

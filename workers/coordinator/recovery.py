@@ -7,29 +7,26 @@ are prepared before anything is read: the output of durable snapshots becomes vi
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeGuard
+from typing import Final, TypeGuard
 
-from malstrom_py.builder.plan import Plan, ancestors
+from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
-from malstrom_py.data.messages import MAX_EPOCH
-from malstrom_py.errors import SnapshotError, SourceError, lasting
+from malstrom_py.errors import SnapshotError, lasting
 from malstrom_py.logs import log
-from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.ids import made_at_s, next_snapshot_id
-from malstrom_py.snapshot.manifest import Artefact, Manifest
+from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.snapshot.verification import faults_of, load_slots
-from malstrom_py.sources.base import Part, as_source
-from malstrom_py.workers.coordinator.job_upgrades import UpgradedState, fitted
+from malstrom_py.snapshot.verification import faults_of
+from malstrom_py.sources.base import as_source
+from malstrom_py.workers.coordinator.restore_point import PinnedInputs, RestorePoint, fitted
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sources
-from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.reports.result import text_of_new_input
 
@@ -37,129 +34,6 @@ LATEST: Final = "latest"
 NONE: Final = "none"
 
 _LOG: Final = logging.getLogger("malstrom_py.coordinator")
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedInputs:
-    """The pinned inputs of sources, by step. ``read``: the steps that have read all pinned inputs. ``finished``: the
-    job has finished and does not resume, so nothing needs to be pinned.
-    """
-
-    records: Mapping[str, Any] = field(default_factory=dict)
-    read: frozenset[str] = frozenset()
-    finished: bool = False
-
-
-NO_NEW_PARTS: Final[Mapping[str, Mapping[Part, Any]]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class RestorePoint:
-    """The snapshot that a run resumes from, and its state by the steps of the current plan.
-
-    ``chain_max``: as in `Snapshots`.
-    """
-
-    manifest: Manifest
-    fit: UpgradedState = field(repr=False)
-    chain_max: int
-
-    @property
-    def continued(self) -> dict[tuple[str, int], tuple[Artefact, ...]]:
-        """The chains that the next snapshot may continue, by step and worker: of steps that are the same as before.
-
-        A longer chain is not continued: the final snapshot of a job is not compacted, so each run would add to it.
-        """
-        return {
-            (step, worker): tuple(chain)
-            for step, chains in self.fit.chains.items()
-            if step not in self.fit.migrate and self.fit.former[step] == step
-            for worker, chain in chains.items()
-            if len(chain) <= self.chain_max
-        }
-
-    @property
-    def known(self) -> dict[str, dict[Part, Any]]:
-        """The parts of each source in the snapshot, with their positions."""
-        return {
-            step: {Part(part): image.position for part, image in images.items()}
-            for step, images in self.fit.sources.items()
-        }
-
-    @property
-    def pinned(self) -> PinnedInputs:
-        """The pinned inputs of the snapshot, and the sources that have read all of theirs."""
-        if self.manifest.result is None:
-            return PinnedInputs(self.fit.pins)
-        sources = self.fit.sources
-        read = (step for step in self.fit.pins if all(image.finished for image in sources.get(step, {}).values()))
-        return PinnedInputs(self.fit.pins, frozenset(read))
-
-    def opened(
-        self,
-        plan: Plan,
-        listed: Mapping[str, Sequence[Part]],
-        new: Mapping[str, Mapping[Part, Any]] = NO_NEW_PARTS,
-        growing: Collection[str] = (),
-    ) -> RestorePoint:
-        """Return this restore point without the final epochs of exchanges whose sources have unread parts.
-
-        A part is unread if it is ``new`` or has more (as for `begun`), or if the job was drained before its end. The
-        ``growing`` sources of a finished job may get more; a job that was being drained is at its end.
-        """
-        unread = {step for step, parts in listed.items() if any(not self._has_read(step, part) for part in parts)}
-        unread |= {step for step, positions in new.items() if positions}
-        if self.manifest.result is not None:
-            unread |= {*growing}
-        if self.manifest.result is not None and not unread:
-            log(
-                _LOG,
-                logging.WARNING,
-                "job %s: no new input since snapshot %s, in which it has finished",
-                *(plan.job, self.manifest.id),
-                job=plan.job,
-            )
-        frontiers = {
-            exchange: time
-            for exchange, time in self.fit.frontiers.items()
-            if time < MAX_EPOCH or not any(step.name in unread for step in ancestors(plan.steps, {exchange}))
-        }
-        return replace(self, fit=replace(self.fit, frontiers=frontiers))
-
-    def _has_read(self, step: str, part: Part) -> bool:
-        image = self.fit.sources.get(step, {}).get(part)
-        return image is not None and image.finished
-
-    def begun(
-        self, listed: Mapping[str, Sequence[Part]], new: Mapping[str, Mapping[Part, Any]] = NO_NEW_PARTS
-    ) -> dict[str, dict[Part, RestoredPart]]:
-        """Return the positions of the parts of each source. ``listed``: the parts that exist now; ``new``: where those
-        begin that have appeared since (R13), and where those continue that were read and have more now.
-
-        `SourceError`: a part that was not read to its end is missing.
-        """
-        begun: dict[str, dict[Part, RestoredPart]] = {}
-        for step, images in self.fit.sources.items():
-            there = set(listed[step])
-            gone = [part for part, image in images.items() if not image.finished and part not in there]
-            if gone:
-                others = f" (and {len(gone) - 1} others)" if len(gone) > 1 else ""
-                message = (
-                    f"source {step!r} no longer has partition {gone[0]!r}, which was not read to its end in snapshot "
-                    f'{self.manifest.id}{others}: restore the partition, or start over with resume="none"'
-                )
-                raise lasting(SourceError(message))
-            begun[step] = {
-                Part(part): RestoredPart(image.position, image.finished, self._kept(f"{step}/{part}"))
-                for part, image in images.items()
-                if part in there
-            }
-            begun[step] |= {part: RestoredPart(position) for part, position in new.get(step, {}).items()}
-        return begun
-
-    def _kept(self, part: str) -> dict[str, Any]:
-        """Return the state of steps for a part."""
-        return {step: states[part] for step, states in self.fit.parts.items() if part in states}
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,9 +254,9 @@ def _found(
     if manifest is None:
         return None, warnings
     committed = checkpointer.sinks_committed(manifest.id)
-    allowed = snapshot_use.allow_dropped_state
-    fit = fitted(manifest, plan, allow_dropped_state=allowed, sinks_committed=committed)
-    return RestorePoint(manifest, fit, snapshot_use.snapshots.chain_max), warnings
+    allowed, chain_max = snapshot_use.allow_dropped_state, snapshot_use.snapshots.chain_max
+    found = fitted(manifest, plan, chain_max=chain_max, allow_dropped_state=allowed, sinks_committed=committed)
+    return found, warnings
 
 
 def _chosen(
@@ -430,53 +304,13 @@ def _make_ready(checkpointer: Checkpointer, commits: SinkCommits, found: Restore
         )
     commits.recover([durable for durable in checkpointer.list_checkpoints() if durable <= snapshot])
     if not checkpointer.sinks_committed(snapshot):
-        commits.take_over(snapshot, pairs_of(found.fit.sinks), durable=True)
+        payloads = ((step, payload) for step, some in found.sinks.items() for payload in some)
+        commits.take_over(snapshot, payloads, durable=True)
         commits.commit(snapshot=snapshot, final=found.manifest.result is not None)
         checkpointer.note_sinks_committed(snapshot)
-
-
-def pairs_of(sinks: Mapping[str, Sequence[bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Return the payloads of sinks as pairs of step and payload."""
-    return ((step, payload) for step, payloads in sinks.items() for payload in payloads)
-
-
-def restore(resumption: RestorePoint, checkpointer: Checkpointer, worker: Worker) -> None:
-    """Install in the new ``worker`` the state that it owns, and set its frontiers to the snapshot's (S5).
-
-    It reads only the slots that it owns. Its chain is continued if it owns all of that chain and nothing else.
-    """
-    continued = resumption.continued
-    for step, chains in resumption.fit.chains.items():
-        is_same = (step, worker.id) in continued
-        for former, chain in chains.items():
-            parts = [load_slots(checkpointer, artefact, worker.slots) for artefact in chain]
-            worker.install(step, [part.data for part in parts], resumption.fit.migrate.get(step))
-            others = [part.left if former == worker.id else part.taken for part in parts]
-            is_same = is_same and not any(others)
-        if is_same:
-            worker.continue_chain(step, resumption.manifest.id)
-    worker.continue_at(resumption.fit.frontiers)
 
 
 def beginning_steps(plan: Plan, resumption: RestorePoint | None) -> list[str]:
     """Return the steps of ``plan`` that start with their initial state: those without state in the snapshot."""
     given = [step.name for step in plan.steps if step.initial is not None]
-    return given if resumption is None else [step for step in given if not resumption.fit.has_state_of(step)]
-
-
-def listed(dealt: Mapping[int, Mapping[str, Sequence[Part]]]) -> dict[str, list[Part]]:
-    """Return the parts of each source, of all workers."""
-    parts: dict[str, list[Part]] = {}
-    for sources in dealt.values():
-        for step, some in sources.items():
-            parts.setdefault(step, []).extend(some)
-    return parts
-
-
-def parts_of(
-    parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]]
-) -> dict[str, dict[Part, RestoredPart]]:
-    """Return the positions of those of ``parts`` that have one."""
-    return {
-        step: {part: begun[step][part] for part in some if part in begun.get(step, {})} for step, some in parts.items()
-    }
+    return given if resumption is None else [step for step in given if step not in resumption.stateful]

@@ -45,7 +45,6 @@ class JobRun(Generic[G]):
         self._clock = clock
         self._commands = commands or CommandQueue(plan.job)
         self._progress = progress
-        self._started_s = clock.monotonic_s()
         self._coordinator = coordinator
         self._commands.wake = self._coordinator.wake
         self._interrupts = Interrupts()
@@ -122,10 +121,7 @@ class JobRun(Generic[G]):
         """Return the counts so far. Closed workers have none: those of an undone run are from before it closed them."""
         if self._undone is not None:
             return self._undone
-        status = self._coordinator.snapshots
-        made = 0 if status is None else status.made
-        duration_s = self._clock.monotonic_s() - self._started_s
-        return RunResult(self._plan.job, self._coordinator.counts(), duration_s, snapshots=made)
+        return self._coordinator.result()
 
     def _measure(self, status: JobStatus) -> JobMetrics:
         """Return the metrics now."""

@@ -11,7 +11,6 @@ from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.errors import InternalError
 from malstrom_py.snapshot.checkpointer import Checkpointer
-from malstrom_py.workers.coordinator.recovery import restore
 from malstrom_py.workers.coordinator.sink_commits import pre_committed
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, States, initial_states
@@ -122,7 +121,7 @@ class WorkerHost:
             worker.connect(other)
         worker.open_sinks()
         if order.restored is not None and self._checkpointer is not None:
-            restore(order.restored, self._checkpointer, worker)
+            order.restored.restore(self._checkpointer, worker)
         worker.start_with(self._load(self._plan, order.beginning))
         return [(COORDINATOR, Built(order.worker))]
 

@@ -250,7 +250,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         super().handle(event)
         if self.phase != "copying":
             self._copied = None
-        elif self._moves.barrier_waits:
+        elif self._machine.moves.barrier_waits:
             self._coverage.hit("snapshot wanted while state goes ahead")
 
     def pass_s(self, duration_s: float) -> None:

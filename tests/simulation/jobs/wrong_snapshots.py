@@ -19,9 +19,10 @@ from malstrom_py.snapshot.log import JobStart, next_incarnation
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.coordinator import recovery as beginning
+from malstrom_py.workers.coordinator import restore_point
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.job_machine import SUSPENDS
-from malstrom_py.workers.coordinator.recovery import RestorePoint
+from malstrom_py.workers.coordinator.restore_point import RestorePoint
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.engine.region_input import RegionInput
@@ -247,7 +248,7 @@ WRONG: Final = {
     "the claim is omitted": Wrong(StoreCheckpointer, "claim", claim_omitted, 0),
     "sinks discard what is valid": Wrong(SinkCommits, "recover", all_discarded, 4),
     "what is valid is not committed": Wrong(beginning, "_make_ready", commit_forgotten, 0),
-    "a chain with slots of others is continued": Wrong(beginning, "load_slots", always_continued, 17),
+    "a chain with slots of others is continued": Wrong(restore_point, "load_slots", always_continued, 17),
     "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 1, "enriched"),
     "collect buffers are left out": Wrong(CollectStep, "install", none_in_flight, 2, "collect"),
     "workers continue after the last barrier": Wrong(RegionInput, "at_sources", last_forgotten, 9),

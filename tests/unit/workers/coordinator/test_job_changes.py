@@ -12,7 +12,7 @@ from malstrom_py import partitioners, sinks, sources
 from malstrom_py.errors import SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.manifest import Artefact, Manifest, PartImage, StepImage, artefact_path
-from malstrom_py.workers.coordinator.job_upgrades import UpgradedState, fitted, plan_image
+from malstrom_py.workers.coordinator.restore_point import RestorePoint, fitted, plan_image
 
 ID = SnapshotId("20261122T042242123456Z-1a2b3c4d")
 
@@ -79,8 +79,8 @@ def snapshot(of: mp.Job, **fields: Any) -> Manifest:
     )
 
 
-def fit(now: mp.Job, before: Manifest | None = None, **options: Any) -> UpgradedState:
-    return fitted(snapshot(job()) if before is None else before, now.plan(), **options)
+def fit(now: mp.Job, before: Manifest | None = None, **options: Any) -> RestorePoint:
+    return fitted(snapshot(job()) if before is None else before, now.plan(), chain_max=10, **options)
 
 
 def told(now: mp.Job, before: Manifest | None = None, **options: Any) -> str:

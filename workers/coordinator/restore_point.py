@@ -1,4 +1,4 @@
-"""The upgrade of a changed job: maps the state of a snapshot to the steps of the current plan, by name (S5).
+"""The snapshot that a run resumes from, by the steps of the current plan (S5), though the job may have changed.
 
 Rule: no state is dropped or guessed silently. The state of a step goes to the step with that name, or to the step with
 that ``renamed_from``. All misfits are reported together, before anything runs.
@@ -6,19 +6,30 @@ that ``renamed_from``. All misfits are reported together, before anything runs.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from malstrom_py.builder.plan import Plan, Step
+from malstrom_py.builder.plan import Plan, Step, ancestors
 from malstrom_py.builder.state_migration import Migrate
 from malstrom_py.builder.stream import KEYED_METHODS
-from malstrom_py.errors import SnapshotError
+from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.errors import SnapshotError, SourceError, lasting
+from malstrom_py.logs import log
+from malstrom_py.operators.read_source import RestoredPart
 from malstrom_py.operators.write_sink import WriteParts
+from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.manifest import Artefact, Manifest, PartImage, PlanImage, StepImage
+from malstrom_py.snapshot.verification import load_slots
+from malstrom_py.sources.base import Part
+from malstrom_py.workers.engine.graph_builder import PartAssignment
+from malstrom_py.workers.engine.worker import Worker
 
 T = TypeVar("T")
+
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 _DEFAULT_PARTITIONER: Final = "StableHash"
 
@@ -27,29 +38,153 @@ _KEPT: Final = {"source": "how far it had read", "generate_epochs": "the waterma
 
 
 @dataclass(frozen=True, slots=True)
-class UpgradedState:
-    """The state of a snapshot by the current names of steps. A step that is not named starts empty.
+class PinnedInputs:
+    """The pinned inputs of sources, by step. ``read``: the steps that have read all pinned inputs. ``finished``: the
+    job has finished and does not resume, so nothing needs to be pinned.
+    """
+
+    records: Mapping[str, Any] = field(default_factory=dict)
+    read: frozenset[str] = frozenset()
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePoint:
+    """The snapshot ``manifest``, and its state by the current names of steps. A step that is not named starts empty.
 
     ``former``: step -> its name in the snapshot. ``chains``: step -> worker -> the artefacts to install, in order.
     ``migrate``: step -> the migration of the state of each key. ``sources``, ``parts``, ``frontiers``, ``sinks`` and
     ``pins`` have the form of `Manifest`. ``dropped``: the steps of the snapshot whose state is dropped, as allowed.
-    ``stateful``: the steps that had state in the snapshot, by their current names.
+    ``stateful``: the steps that had state in the snapshot, also without keys. ``chain_max``: as in `Snapshots`.
     """
 
-    former: Mapping[str, str]
-    chains: Mapping[str, Mapping[int, Sequence[Artefact]]] = field(default_factory=dict)
-    migrate: Mapping[str, Migrate] = field(default_factory=dict)
-    sources: Mapping[str, Mapping[str, PartImage]] = field(default_factory=dict)
-    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    frontiers: Mapping[str, int] = field(default_factory=dict)
-    sinks: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
-    pins: Mapping[str, Any] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
-    stateful: frozenset[str] = frozenset()
+    manifest: Manifest
+    former: Mapping[str, str] = field(repr=False)
+    chains: Mapping[str, Mapping[int, Sequence[Artefact]]] = field(repr=False)
+    migrate: Mapping[str, Migrate] = field(repr=False)
+    sources: Mapping[str, Mapping[str, PartImage]] = field(repr=False)
+    parts: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    frontiers: Mapping[str, int] = field(repr=False)
+    sinks: Mapping[str, Sequence[bytes]] = field(repr=False)
+    pins: Mapping[str, Any] = field(repr=False)
+    dropped: tuple[str, ...]
+    stateful: frozenset[str]
+    chain_max: int
 
-    def has_state_of(self, step: str) -> bool:
-        """Return whether ``step`` was a stateful step in the snapshot, also one without keys."""
-        return step in self.stateful
+    @property
+    def continued(self) -> dict[tuple[str, int], tuple[Artefact, ...]]:
+        """The chains that the next snapshot may continue, by step and worker: of steps that are the same as before.
+
+        A longer chain is not continued: the final snapshot of a job is not compacted, so each run would add to it.
+        """
+        return {
+            (step, worker): tuple(chain)
+            for step, chains in self.chains.items()
+            if step not in self.migrate and self.former[step] == step
+            for worker, chain in chains.items()
+            if len(chain) <= self.chain_max
+        }
+
+    @property
+    def known(self) -> dict[str, dict[Part, Any]]:
+        """The parts of each source in the snapshot, with their positions."""
+        return {
+            step: {Part(part): image.position for part, image in images.items()}
+            for step, images in self.sources.items()
+        }
+
+    @property
+    def pinned(self) -> PinnedInputs:
+        """The pinned inputs of the snapshot, and the sources that have read all of theirs."""
+        if self.manifest.result is None:
+            return PinnedInputs(self.pins)
+        read = (step for step in self.pins if all(one.finished for one in self.sources.get(step, {}).values()))
+        return PinnedInputs(self.pins, frozenset(read))
+
+    def for_workers(self, plan: Plan, dealt: PartAssignment) -> RestorePoint:
+        """Return what workers restore: without data that they do not need, and without the final epochs of exchanges
+        whose sources have unread parts.
+
+        A part is unread if it is new or has more (as for `begun`), or if the job was drained before its end. The
+        growing sources of a finished job may get more; a job that was being drained is at its end.
+        """
+        listed = listed_parts(dealt.parts)
+        unread = {step for step, parts in listed.items() if any(not self._has_read(step, part) for part in parts)}
+        unread |= {step for step, positions in dealt.new_positions.items() if positions}
+        if self.manifest.result is not None:
+            unread |= dealt.growing
+        if self.manifest.result is not None and not unread:
+            text = "job %s: no new input since snapshot %s, in which it has finished"
+            log(_LOG, logging.WARNING, text, *(plan.job, self.manifest.id), job=plan.job)
+        frontiers = {
+            exchange: time
+            for exchange, time in self.frontiers.items()
+            if time < MAX_EPOCH or not any(step.name in unread for step in ancestors(plan.steps, {exchange}))
+        }
+        lighter = replace(self.manifest, sinks={}, pins={})
+        return replace(self, manifest=lighter, frontiers=frontiers, sinks={}, pins={})
+
+    def _has_read(self, step: str, part: Part) -> bool:
+        image = self.sources.get(step, {}).get(part)
+        return image is not None and image.finished
+
+    def begun(self, dealt: PartAssignment) -> dict[str, dict[Part, RestoredPart]]:
+        """Return the positions of the parts of each source, also of those that have appeared since (R13), and of those
+        that were read and have more now.
+
+        `SourceError`: a part that was not read to its end is missing.
+        """
+        listed = listed_parts(dealt.parts)
+        begun: dict[str, dict[Part, RestoredPart]] = {}
+        for step, images in self.sources.items():
+            there = set(listed[step])
+            gone = [part for part, image in images.items() if not image.finished and part not in there]
+            if gone:
+                others = f" (and {len(gone) - 1} others)" if len(gone) > 1 else ""
+                message = (
+                    f"source {step!r} no longer has partition {gone[0]!r}, which was not read to its end in snapshot "
+                    f'{self.manifest.id}{others}: restore the partition, or start over with resume="none"'
+                )
+                raise lasting(SourceError(message))
+            begun[step] = {
+                Part(part): RestoredPart(image.position, image.finished, self._kept(f"{step}/{part}"))
+                for part, image in images.items()
+                if part in there
+            }
+            begun[step] |= {
+                part: RestoredPart(position) for part, position in dealt.new_positions.get(step, {}).items()
+            }
+        return begun
+
+    def _kept(self, part: str) -> dict[str, Any]:
+        """Return the state of steps for a part."""
+        return {step: states[part] for step, states in self.parts.items() if part in states}
+
+    def restore(self, checkpointer: Checkpointer, worker: Worker) -> None:
+        """Install in the new ``worker`` the state that it owns, and set its frontiers to the snapshot's (S5).
+
+        It reads only the slots that it owns. Its chain is continued if it owns all of that chain and nothing else.
+        """
+        continued = self.continued
+        for step, chains in self.chains.items():
+            is_same = (step, worker.id) in continued
+            for former, chain in chains.items():
+                parts = [load_slots(checkpointer, artefact, worker.slots) for artefact in chain]
+                worker.install(step, [part.data for part in parts], self.migrate.get(step))
+                others = [part.left if former == worker.id else part.taken for part in parts]
+                is_same = is_same and not any(others)
+            if is_same:
+                worker.continue_chain(step, self.manifest.id)
+        worker.continue_at(self.frontiers)
+
+
+def listed_parts(dealt: Mapping[int, Mapping[str, Sequence[Part]]]) -> dict[str, list[Part]]:
+    """Return the parts of each source, of all workers."""
+    parts: dict[str, list[Part]] = {}
+    for sources in dealt.values():
+        for step, some in sources.items():
+            parts.setdefault(step, []).extend(some)
+    return parts
 
 
 def plan_image(plan: Plan) -> PlanImage:
@@ -58,9 +193,9 @@ def plan_image(plan: Plan) -> PlanImage:
 
 
 def fitted(
-    manifest: Manifest, plan: Plan, *, allow_dropped_state: bool = False, sinks_committed: bool = False
-) -> UpgradedState:
-    """Return the state of the snapshot ``manifest`` for ``plan``.
+    manifest: Manifest, plan: Plan, *, chain_max: int, allow_dropped_state: bool = False, sinks_committed: bool = False
+) -> RestorePoint:
+    """Return the snapshot ``manifest`` as ``plan`` resumes from it. ``chain_max``: as in `Snapshots`.
 
     ``allow_dropped_state``: the state of removed steps may be dropped. ``sinks_committed``: the pre-committed output of
     the snapshot is visible already, so that a removed sink loses nothing.
@@ -84,7 +219,7 @@ def fitted(
                 (f"job {plan.job!r} cannot resume from snapshot {manifest.id}, because the job changed:", *wrong)
             )
         )
-    return _fit(manifest, plan, former, tuple(left))
+    return _fit(manifest, plan, former, tuple(left), chain_max)
 
 
 def _perhaps_renamed(steps: Mapping[str, StepImage], plan: Plan, left: Collection[str]) -> str:
@@ -192,16 +327,18 @@ def _left_behind(manifest: Manifest, plan: Plan, former: Mapping[str, str], *, s
     return left
 
 
-def _fit(manifest: Manifest, plan: Plan, former: Mapping[str, str], dropped: tuple[str, ...]) -> UpgradedState:
+def _fit(
+    manifest: Manifest, plan: Plan, former: Mapping[str, str], dropped: tuple[str, ...], chain_max: int
+) -> RestorePoint:
     taken = {name: was for name, was in former.items() if was not in dropped}
     chains: dict[str, dict[int, Sequence[Artefact]]] = {}
     for (operator, worker), chain in manifest.chains().items():
         for name, was in taken.items():
             if was == operator:
                 chains.setdefault(name, {})[worker] = chain
-    sources = _by_new_name(manifest.sources, taken)
     now_called = {was: name for name, was in taken.items()}
-    return UpgradedState(
+    return RestorePoint(
+        manifest,
         former=taken,
         chains=chains,
         migrate={
@@ -211,7 +348,7 @@ def _fit(manifest: Manifest, plan: Plan, former: Mapping[str, str], dropped: tup
             and step.migration is not None
             and _is_to_migrate(step, manifest.plan.steps[taken[step.name]])
         },
-        sources=sources,
+        sources=_by_new_name(manifest.sources, taken),
         parts={
             name: dict(_parts_by_new_name(parts, now_called))
             for name, parts in _by_new_name(manifest.parts, taken).items()
@@ -221,6 +358,7 @@ def _fit(manifest: Manifest, plan: Plan, former: Mapping[str, str], dropped: tup
         pins=_by_new_name(manifest.pins, taken),
         dropped=dropped,
         stateful=frozenset(name for name, was in taken.items() if manifest.plan.steps[was].stateful),
+        chain_max=chain_max,
     )
 
 
