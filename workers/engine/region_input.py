@@ -381,7 +381,7 @@ class RegionInput:
         self._do(self.machine.handle(event))
 
     def ship(self) -> int:
-        """Send the next chunk of leaving state, or find the next keys that leave. Return 0 if there is no such work."""
+        """Send the next chunks of leaving state, or find keys that leave. Return 0 if there is no such work."""
         if self._shipping.indexing and not self._finds_with_rests:
             self._shipping.index()
             return 1
@@ -389,11 +389,15 @@ class RegionInput:
             return self._with_rests()
         if not self._shipping.under_way:
             return 0
-        owner, parcel = self._shipping.next()
-        self._messages.append((owner, parcel))
-        if not self._shipping.under_way:
-            self._pause.shipped()
-            self._do(self.machine.handle(events.ShippingEnded(parcel.version)))
+        until_s = self._clock.monotonic_s() + self._shipping.ships_s
+        while self._shipping.under_way:
+            owner, parcel = self._shipping.next()
+            self._messages.append((owner, parcel))
+            if not self._shipping.under_way:
+                self._pause.shipped()
+                self._do(self.machine.handle(events.ShippingEnded(parcel.version)))
+            elif self._clock.monotonic_s() >= until_s:
+                break
         return 1
 
     def at_sources(self, message: Barrier | Suspend, *, last: bool = False) -> None:

@@ -1,11 +1,11 @@
 """Takes the state of slots out of a region's steps, chunk by chunk, and installs arriving chunks (R4, R5).
 
 Rule: steps are processed in the order of the graph, so that records released by a step are in the state of later steps
-before that state is taken. `Interrogate` finds the keys, `Collect` takes their state, `Acquire` installs it. Between
-two chunks the region continues with its other keys. The chunks are the same in every run: slots in order, keys by their
-bytes. Each rescale finds all keys once, before the cut and in portions, and puts them into an index, so that the cost
-of a move depends on the keys that leave. The index has every key that may have state, and maybe others: a key gets
-state only by a record or by a chunk, so the keys found at first and those of later records are enough.
+before that state is taken. `Interrogate` finds the keys, `Collect` takes their state, `Acquire` installs it. Every few
+milliseconds the region continues with its other keys. Chunks have slots in order, and keys by their bytes. Each rescale
+finds all keys once, before the cut and in portions, and puts them into an index, so that the cost of a move depends on
+the keys that leave. The index has every key that may have state, and maybe others: a key gets state only by a record or
+by a chunk, so the keys found at first and those of later records are enough.
 
 If all steps of a region with state keep it in arrays, no keys are listed: each move looks for the keys of its slots in
 the arrays, and takes them by column. The keys of a step that goes back to rows during the rescale are listed then.
@@ -110,6 +110,10 @@ KEYS_INDEXED: Final = 2048
 COLUMN_KEYS_MAX: Final = 1 << 14
 """The largest number of keys in a chunk of columns: some milliseconds to take."""
 
+SHIPS_S: Final = 0.004
+"""How long a region ships chunks before it continues with its other keys. The keys that leave wait for the last one,
+and between two chunks a busy worker has rows to do, which take several times as long as a chunk."""
+
 _MANY_KEYS: Final = 20_000
 """From so many keys on a new set of them is kept from the garbage collector."""
 
@@ -193,6 +197,7 @@ class StateTransfer:
         self._keyed = keyed
         self._chunk_bytes = chunk_bytes
         self._keys_max = keys_first or _KEYS_FIRST
+        self.ships_s = 0.0 if keys_first else SHIPS_S
         self._keys_indexed = keys_indexed or KEYS_INDEXED
         self._indexes: list[KeyIndex] = []
         self._found = 0

@@ -25,6 +25,7 @@ from malstrom_py.rescale.moves.protocol import (
 from malstrom_py.rescale.moves.receiving_machine import ReceivingPhase
 from malstrom_py.testing import VirtualClock, strategies
 from malstrom_py.workers.engine.region_input import MovePause
+from malstrom_py.workers.engine.state_transfer import SHIPS_S
 from tests.unit.workers.engine.region import (
     BEFORE_GAIN,
     BIG,
@@ -160,6 +161,24 @@ def test_what_leaves_is_looked_for_from_the_order_on_while_rows_come() -> None:
     assert region.shipping.keys_moved == 3
     assert set(region.kept.state.values) == {2}
     assert not region.shipping.watching
+
+
+def test_chunks_are_shipped_one_after_the_other_until_their_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    region = losing(1, 3, 5, 7, 9, 11, keys_first=1)
+    region.shipping.ships_s = SHIPS_S
+    real = region.shipping.next
+
+    def takes_some_time() -> tuple[int, StateChunk]:
+        region.clock.advance(0.4 * SHIPS_S)
+        monkeypatch.setattr(region.shipping, "_keys_max", 1)
+        return real()
+
+    monkeypatch.setattr(region.shipping, "next", takes_some_time)
+    shipped = []
+    while region.feed.ship():
+        shipped.append(sum(isinstance(message, StateChunk) for _, message in region.messages))
+    assert shipped[:2] == [3, 6]
+    assert region.shipping.keys_moved == 6
 
 
 def test_r6_shipped_goes_out_behind_what_was_sent_before_and_once_all_is_shipped() -> None:
