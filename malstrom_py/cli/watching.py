@@ -25,8 +25,9 @@ from malstrom_py.workers.control.client import running_jobs
 from malstrom_py.workers.monitoring.dashboard import DashboardServer, remark_on
 from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, exposition
 from malstrom_py.workers.monitoring.sentences import sentence
-from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, page_of
+from malstrom_py.workers.monitoring.watched_job import metrics_of, page_of
 from malstrom_py.workers.ray.discovery import running_nearby
+from malstrom_py.workers.reports.commands import RunningJob
 from malstrom_py.workers.reports.figures import format_size
 from malstrom_py.workers.runtime.job_handle import find_job
 from malstrom_py.workers.runtime.run_options import RunKeywords
@@ -196,7 +197,7 @@ def _encoded(found: JobMetrics) -> str:
     return msgspec.json.encode(found).decode()
 
 
-def found_job(name: str, address: str | None) -> WatchedJob:
+def found_job(name: str, address: str | None) -> RunningJob:
     """Return the running job ``name``. `WrongCommand` if that is not a legal name of a job."""
     try:
         return find_job(name, address)
@@ -204,7 +205,7 @@ def found_job(name: str, address: str | None) -> WatchedJob:
         raise WrongCommand(str(error)) from None
 
 
-def _each(job: WatchedJob, interval_s: float) -> Iterator[JobMetrics]:
+def _each(job: RunningJob, interval_s: float) -> Iterator[JobMetrics]:
     """Return the metrics of a job at intervals, until it has ended."""
     clock = SystemClock()
     while True:
@@ -218,7 +219,7 @@ def _each(job: WatchedJob, interval_s: float) -> Iterator[JobMetrics]:
         clock.sleep_s(interval_s)
 
 
-def _draw(job: WatchedJob, interval_s: float) -> None:
+def _draw(job: RunningJob, interval_s: float) -> None:
     from rich.live import Live
 
     events: deque[str] = deque(maxlen=_EVENTS)

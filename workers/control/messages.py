@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace as replaced
 
 from malstrom_py import errors
-from malstrom_py.errors import ControlError, MalstromError, PlanError
+from malstrom_py.errors import ControlError, InternalError, MalstromError, PlanError
 from malstrom_py.errors.text import describe_error
 from malstrom_py.events import AnyEvent
 from malstrom_py.metrics import JobMetrics
@@ -191,6 +191,17 @@ def encode_answer(answer: Result | MalstromError) -> bytes:
     if len(frame) > ANSWER_BYTES_MAX:
         return encode_answer(ControlError(f"the answer is larger than {ANSWER_BYTES_MAX:,} bytes"))
     return frame
+
+
+def error_of(failure: Exception) -> MalstromError:
+    """Return what another process gets of ``failure``: an error of ours, without its cause.
+
+    >>> error_of(ValueError("no"))
+    InternalError('the command failed with ValueError: no')
+    """
+    if isinstance(failure, MalstromError):
+        return _as_error(_describe_error(failure))
+    return InternalError(f"the command failed with {describe_error(failure)}")
 
 
 def decode_answer(payload: bytes) -> Reply:

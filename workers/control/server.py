@@ -19,8 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import ControlError, InternalError, MalstromError
-from malstrom_py.errors.text import describe_error
+from malstrom_py.errors import ControlError, MalstromError
 from malstrom_py.worker_context import LoopThread
 from malstrom_py.workers.control.messages import (
     LENGTH_BYTES,
@@ -29,13 +28,13 @@ from malstrom_py.workers.control.messages import (
     ControlRequest,
     decode_request,
     encode_answer,
+    error_of,
     length_of,
 )
 from malstrom_py.workers.control.registry import NameClaim, server_directory
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
-from malstrom_py.workers.reports.commands import Command, EventsCommand, Result, result_of
+from malstrom_py.workers.reports.commands import Command, EventsCommand, Result
 from malstrom_py.workers.reports.event_log import EventPage
-from malstrom_py.workers.reports.job_status import JobOutcome
 
 Answer = Callable[[Command], Awaitable[Result]]
 """A function that executes a command and returns its result, or raises its error."""
@@ -47,12 +46,8 @@ def answering(commands: CommandQueue) -> Answer:
     async def answer(command: Command) -> Result:
         done = commands.submit(command)
         if not await _settled(done, command.timeout_s):
-            late = commands.unanswered(command, done)
-            if isinstance(late, MalstromError):
-                raise late
-            return late
-        value = done.result()
-        return result_of(command, value.public() if isinstance(value, JobOutcome) else value, kept=commands.kept)
+            return commands.unanswered(command, done)
+        return commands.result_of(command, done.result(), public=True)
 
     return answer
 
@@ -61,10 +56,8 @@ async def framed_answer(command: Command, answer: Answer) -> bytes:
     """Execute ``command``, and return its result or its error as a frame."""
     try:
         return encode_answer(await answer(command))
-    except MalstromError as error:
-        return encode_answer(error)
     except Exception as error:
-        return encode_answer(InternalError(f"the control server failed with {describe_error(error)}"))
+        return encode_answer(error_of(error))
 
 
 async def _settled(future: Future[Any], timeout_s: float | None) -> bool:

@@ -161,7 +161,7 @@ class CommandQueue:
     """
 
     def __init__(self, job: str, *, kept: bool = False, accepted: Callable[[bool], None] = lambda _: None) -> None:
-        self.job = job
+        self.name = job
         self.kept = kept
         self._accepted = accepted
         self.wake = threading.Event()
@@ -174,8 +174,7 @@ class CommandQueue:
         self._clock = SystemClock()
         self._asked: list[Pending] = []
         self._unanswered: list[Pending] = []
-        self._status: Future[JobStatus] | None = None
-        self._metrics: Future[JobMetrics] | None = None
+        self._looks: dict[type[JobStatus | JobMetrics], Future[Any]] = {}
         self._last_metrics = JobMetrics(job, "running", "opening")
         self._metrics_at_s = self._clock.monotonic_s()
         self._drain: bool | None = None
@@ -195,6 +194,29 @@ class CommandQueue:
 
     # Any thread.
 
+    def ask(self, command: Command) -> Result:
+        """Return the result of ``command`` within its ``timeout_s``, or raise its error, as other processes get it."""
+        return self.result_of(command, self.answer_of(command, command.timeout_s), public=True)
+
+    def answer_of(self, command: Command, timeout_s: float | None) -> JobOutcome | Result:
+        """Submit ``command``, and return what answers it within ``timeout_s``, or raise its error."""
+        done = self.submit(command)
+        try:
+            answer: JobOutcome | Result = done.result(timeout_s)
+        except TimeoutError:
+            # It may be done since, also with a `TimeoutError` of the job.
+            answer = done.result() if done.done() else self.unanswered(command, done)
+        return answer
+
+    def result_of(self, command: Command, answer: JobOutcome | Result, *, public: bool) -> Result:
+        """Return the result of ``command`` by its ``answer``, or raise the error of the job; ``public``: for others."""
+        if not isinstance(answer, JobOutcome):
+            return answer
+        outcome = answer.public() if public else answer
+        if isinstance(command, StopCommand):
+            return outcome.stopped(drain=command.drain, kept=self.kept)
+        return outcome.result()
+
     def submit(self, command: Command) -> Future[Any]:
         """Return the future of what `result_of` turns into the result of ``command``.
 
@@ -205,7 +227,7 @@ class CommandQueue:
         """
         match command:
             case StatusCommand():
-                return self._status_asked()
+                return self._look(JobStatus, self.known)
             case RescaleCommand() | SnapshotCommand() | ReloadCommand():
                 return self._queue(command)
             case StopCommand():
@@ -216,12 +238,12 @@ class CommandQueue:
             case EventsCommand():
                 return self.events.next_page(command.after, command.log)
             case MetricsCommand():
-                return self.rates.put_into_answer(self._metrics_asked(), command.since)
+                return self.rates.put_into_answer(self._look(JobMetrics, self.known_metrics), command.since)
             case AutoscaleCommand():
                 return self._autoscale(command)
 
-    def unanswered(self, command: Command, done: Future[Any]) -> Result | OperationInProgress:
-        """Return what a client gets whose ``command`` has no result in ``done`` after its ``timeout_s``."""
+    def unanswered(self, command: Command, done: Future[Any]) -> Result:
+        """Return what a client gets whose ``command`` is not ``done`` in time, or raise `OperationInProgress`."""
         if isinstance(command, EventsCommand):
             self.events.forget(done)
             return self.events.page(command.after, command.log)
@@ -229,7 +251,7 @@ class CommandQueue:
             return self.known()
         if isinstance(command, MetricsCommand):
             return self.rates.put_into(self.known_metrics(), command.since)
-        return in_progress(self.job, command.operation, command.timeout_s or 0.0)
+        raise in_progress(self.name, command.operation, command.timeout_s or 0.0) from None
 
     def stop(self, *, drain: bool | None) -> Future[JobOutcome]:
         """Request the end of the run, and return its future. A repeated request changes nothing. ``drain`` None: with
@@ -246,9 +268,9 @@ class CommandQueue:
                 raise self._conflict("stop", "savepoint")
             if self._drain is not None and self._drain != drain:
                 raise OperationInProgress(
-                    f"job {self.job!r} is being stopped {'with' if self._drain else 'without'} drain already: wait "
+                    f"job {self.name!r} is being stopped {'with' if self._drain else 'without'} drain already: wait "
                     f"for its end, or end the program that runs the job",
-                    job=self.job,
+                    job=self.name,
                     operation="stop",
                 )
             is_new = self._drain is None
@@ -276,8 +298,7 @@ class CommandQueue:
     def answer_metrics(self, measure: Callable[[JobStatus], JobMetrics]) -> None:
         """Publish what ``measure`` returns of the present status, if a caller asks for metrics."""
         with self._lock:
-            asked, self._metrics = self._metrics, None
-            known = self._known(fresh=True)
+            asked, known = self._looks.pop(JobMetrics, None), self._known(fresh=True)
         if asked is not None:
             self.publish_metrics(measure(known))
             asked.set_result(self.known_metrics())
@@ -301,13 +322,7 @@ class CommandQueue:
         with self._lock:
             self._answering = False
             self._publish(phase, counts, workers)
-            status, self._status = self._status, None
-            metrics, self._metrics = self._metrics, None
-            known = self._known()
-        if status is not None:
-            status.set_result(known)
-        if metrics is not None:
-            metrics.set_result(self.known_metrics())
+        self._answer_looks(JobStatus, JobMetrics)
 
     def note_snapshots(self, snapshots: SnapshotStatus | None) -> None:
         """Publish the status of the snapshots early: the run may end before it calls `obey`."""
@@ -361,8 +376,7 @@ class CommandQueue:
         counts = count()
         with self._lock:
             self._publish(coordinator.phase, counts, len(coordinator.members), coordinator.moving)
-            status, self._status = self._status, None
-            known = self._known(fresh=True)
+            status, known = self._looks.pop(JobStatus, None), self._known(fresh=True)
         if status is not None:
             status.set_result(known)
         if drain is None and self._reloading is not None:
@@ -378,7 +392,7 @@ class CommandQueue:
         prepared = None if self.reloads is None else self.reloads.prepare(command.step, command.texts)
         if prepared is None or coordinator.snapshots is None:
             raise SnapshotError(
-                f"job {self.job!r} runs without snapshots, from which a reload continues and to which it goes back: "
+                f"job {self.name!r} runs without snapshots, from which a reload continues and to which it goes back: "
                 f"start it with snapshots=mp.Snapshots(uri)"
             )
         coordinator.suspend()
@@ -394,7 +408,7 @@ class CommandQueue:
             raise ReloadDue(Trial(asked.command, prepared, coordinator.snapshots.last or "", now_s))
         if now_s - began_s >= SAVE_S:
             raise DeadlineError(
-                f"job {self.job!r}: the workers have not stopped for a reload within {SAVE_S:g} s. The job continues "
+                f"job {self.name!r}: the workers have not stopped for a reload within {SAVE_S:g} s. The job continues "
                 f"from its last snapshot",
                 wait="the snapshot of a reload",
                 deadline_s=SAVE_S,
@@ -422,9 +436,7 @@ class CommandQueue:
         error = ending.public_error()
         with self._lock:
             self._answering = False
-            metrics, self._metrics = self._metrics, None
-        if metrics is not None:
-            metrics.set_result(self.known_metrics())
+        self._answer_looks(JobMetrics)
         self.events.emit(Ended(ending.how, "" if error is None else str(error)))
 
     def end(self, ending: JobOutcome) -> None:
@@ -436,17 +448,11 @@ class CommandQueue:
             if self._on_trial is not None:
                 unanswered.append(self._on_trial)
             self._asked, self._unanswered, self._on_trial = [], [], None
-            status, self._status = self._status, None
-            metrics, self._metrics = self._metrics, None
             # Set under the lock, so that no thread finds an ended job without its ending.
             self.ended.set_result(ending)
-            known = self._known()
         for asked in unanswered:
             asked.answer(ending.refusal(asked.command.what))
-        if status is not None:
-            status.set_result(known)
-        if metrics is not None:
-            metrics.set_result(self.known_metrics())
+        self._answer_looks(JobStatus, JobMetrics)
 
     def _autoscale(self, command: AutoscaleCommand) -> Future[Any]:
         if self.ended.done():
@@ -454,30 +460,24 @@ class CommandQueue:
         self.autoscaler.set(command.options)
         return _done(None)
 
-    def _metrics_asked(self) -> Future[JobMetrics]:
-        """Request the metrics of the job. All requests before the next answer share it."""
+    def _look(self, kind: type[JobStatus | JobMetrics], known: Callable[[], Any]) -> Future[Any]:
+        """Request the status or the metrics of the job. All requests before the next answer share it."""
         with self._lock:
-            if self.ended.done() or not self._answering:
-                asked = None
-            else:
-                asked = self._metrics = self._metrics or _future()
+            asked = None
+            if self._answering and not self.ended.done():
+                asked = self._looks.setdefault(kind, _future())
                 self.pending = True
         if asked is None:
-            return _done(self.known_metrics())
+            return _done(known())
         self.wake.set()
         return asked
 
-    def _status_asked(self) -> Future[JobStatus]:
-        """Request the status of the job. All requests before the next answer share it."""
+    def _answer_looks(self, *kinds: type[JobStatus | JobMetrics]) -> None:
+        """Answer requests of these kinds by what is known."""
         with self._lock:
-            if self.ended.done() or not self._answering:
-                return _done(self._known())
-            if self._status is None:
-                self._status = _future()
-            asked = self._status
-            self.pending = True
-        self.wake.set()
-        return asked
+            looks = [(kind, self._looks.pop(kind)) for kind in kinds if kind in self._looks]
+        for kind, asked in looks:
+            asked.set_result(self.known() if kind is JobStatus else self.known_metrics())
 
     def _queue(self, command: RescaleCommand | SnapshotCommand | ReloadCommand) -> Future[Any]:
         operation, saves = command.operation, not isinstance(command, RescaleCommand)
@@ -492,8 +492,8 @@ class CommandQueue:
                 raise self.ended.result().refusal(command.what)
             if len(self._asked) >= ASKED_MAX:
                 raise OperationInProgress(
-                    f"job {self.job!r} has not taken {ASKED_MAX:,} earlier commands yet: wait for them first",
-                    job=self.job,
+                    f"job {self.name!r} has not taken {ASKED_MAX:,} earlier commands yet: wait for them first",
+                    job=self.name,
                     operation=operation,
                 )
             asked = Pending(command, _future())
@@ -543,8 +543,8 @@ class CommandQueue:
     def _conflict(self, wanted: str, operation: str) -> OperationInProgress:
         state = {"stop": "is being stopped", "savepoint": "is making a savepoint", "reload": "is reloading a step"}
         return OperationInProgress(
-            f"job {self.job!r} {state[operation]}, so there can be no {wanted} now: wait for its end",
-            job=self.job,
+            f"job {self.name!r} {state[operation]}, so there can be no {wanted} now: wait for its end",
+            job=self.name,
             operation=operation,
         )
 
@@ -557,7 +557,7 @@ class CommandQueue:
         fresh = fresh or not self._answering or self.ended.done()
         age_s = 0.0 if fresh else self._clock.monotonic_s() - self._known_at_s
         return JobStatus(
-            self.job,
+            self.name,
             self._state(),
             self._workers,
             self._phase,
@@ -581,17 +581,17 @@ class CommandQueue:
     def refuse_if_abandoned(self) -> None:
         """Raise `JobEnded` if the run was abandoned."""
         if self._abandoned:
-            message = f"job {self.job!r} was stopped: {self._abandoned}, and {self._describe_result()}"
-            raise JobEnded(message, job=self.job, how="stopped")
+            message = f"job {self.name!r} was stopped: {self._abandoned}, and {self._describe_result()}"
+            raise JobEnded(message, job=self.name, how="stopped")
 
     def _stopped(self, *, has_last: bool) -> JobEnded:
-        message = f"job {self.job!r} was stopped without drain: {self._describe_result()}"
+        message = f"job {self.name!r} was stopped without drain: {self._describe_result()}"
         # A run that restarts from a snapshot has undone everything after it, so that snapshot is the last one.
         last = self._snapshots.last if self._snapshots and (has_last or self._phase == _RECOVERING) else None
         if self._snapshots is not None and last is None:
             message += ". No last snapshot was made: records that are in no snapshot are processed again after a start"
-            log(_LOG, logging.WARNING, "%s", message, job=self.job)
-        return JobEnded(message, job=self.job, how="stopped", snapshot=last or "")
+            log(_LOG, logging.WARNING, "%s", message, job=self.name)
+        return JobEnded(message, job=self.name, how="stopped", snapshot=last or "")
 
     def _describe_result(self) -> str:
         last = None if self._snapshots is None else self._snapshots.last

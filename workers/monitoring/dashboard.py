@@ -25,9 +25,8 @@ from urllib.parse import quote
 from malstrom_py.errors import DeadlineError, MalstromError, PlanError, pip_install
 from malstrom_py.metrics import ENDED, LOOPBACK, check_address, url_of
 from malstrom_py.workers.monitoring.history import Page, Recording, page_in, pages_in
-from malstrom_py.workers.monitoring.watched_job import WatchedJob
 from malstrom_py.workers.monitoring.watching import Watch
-from malstrom_py.workers.reports.commands import RescaleCommand, SnapshotCommand, StopCommand
+from malstrom_py.workers.reports.commands import RescaleCommand, RunningJob, SnapshotCommand, StopCommand
 from malstrom_py.workers.reports.job_status import check_size
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ class DashboardServer:
             sleep(0.01)
 
     @classmethod
-    def join(cls, job: WatchedJob, options: Dashboard) -> DashboardServer:
+    def join(cls, job: RunningJob, options: Dashboard) -> DashboardServer:
         """Show ``job`` on the server of ``options`` in this process, which is made if there is none."""
         with _LOCK:
             server = _OPEN.get(options)
@@ -138,7 +137,7 @@ class DashboardServer:
             server._jobs += 1
             return server
 
-    def leave(self, job: WatchedJob, failure: str | None = None) -> None:
+    def leave(self, job: RunningJob, failure: str | None = None) -> None:
         """Show the last figures of ``job``, which has ended. The server closes with the last job, unless one has
         failed: its page stays while this program runs, so that what failed can be read.
         """
@@ -154,7 +153,7 @@ class DashboardServer:
         _OPEN.pop(self.options, None)
         self.close()
 
-    def add(self, job: WatchedJob) -> None:
+    def add(self, job: RunningJob) -> None:
         """Show ``job``."""
         folder = self.options.folder
         self._watches[job.name] = Watch(job, None if folder is None else Recording(folder, job.name))
@@ -428,23 +427,23 @@ def _message(kind: str, data: object) -> bytes:
     return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
-def _rescale(job: WatchedJob, body: Mapping[str, Any]) -> str:
+def _rescale(job: RunningJob, body: Mapping[str, Any]) -> str:
     workers = body.get("workers")
     check_size(workers)
     job.ask(RescaleCommand(int(workers or 0), wait=False, timeout_s=COMMAND_S))
     return f"the job begins to rescale to {workers} worker{'' if workers == 1 else 's'}"
 
 
-def _rebalance(job: WatchedJob, body: Mapping[str, Any]) -> str:
+def _rebalance(job: RunningJob, body: Mapping[str, Any]) -> str:
     job.ask(RescaleCommand(None, wait=False, timeout_s=COMMAND_S))
     return "slots move by load, if that pays: see what happened"
 
 
-def _snapshot(job: WatchedJob, body: Mapping[str, Any]) -> str:
+def _snapshot(job: RunningJob, body: Mapping[str, Any]) -> str:
     return f"snapshot {job.ask(SnapshotCommand(None, COMMAND_S))} is complete"
 
 
-def _stop(job: WatchedJob, body: Mapping[str, Any]) -> str:
+def _stop(job: RunningJob, body: Mapping[str, Any]) -> str:
     drain = body.get("drain")
     if drain is not None and not isinstance(drain, bool):
         raise PlanError(f"drain must be true, false or null, got {drain!r}")
@@ -452,7 +451,7 @@ def _stop(job: WatchedJob, body: Mapping[str, Any]) -> str:
     return "the job is being stopped"
 
 
-_COMMANDS: Final[Mapping[str, Callable[[WatchedJob, Mapping[str, Any]], str]]] = {
+_COMMANDS: Final[Mapping[str, Callable[[RunningJob, Mapping[str, Any]], str]]] = {
     "rescale": _rescale,
     "rebalance": _rebalance,
     "snapshot": _snapshot,

@@ -15,7 +15,8 @@ from malstrom_py.worker_context import close_all
 from malstrom_py.workers.monitoring import opentelemetry
 from malstrom_py.workers.monitoring.dashboard import Dashboard, DashboardServer, check_installed, remark_on
 from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, imported_client
-from malstrom_py.workers.monitoring.watched_job import WatchedJob, page_of
+from malstrom_py.workers.monitoring.watched_job import page_of
+from malstrom_py.workers.reports.commands import RunningJob
 from malstrom_py.workers.reports.event_log import EventCalls, OnEvent
 
 _LOG: Final = logging.getLogger("malstrom_py")
@@ -41,7 +42,7 @@ class Observers:
         """Whether there are any."""
         return self != Observers()
 
-    def begin(self, job: WatchedJob) -> Observing:
+    def begin(self, job: RunningJob) -> Observing:
         """Begin to watch ``job``. Nothing is open after an error."""
         observing = Observing(job.name)
         try:
@@ -51,7 +52,7 @@ class Observers:
             raise
         return observing
 
-    def _begin(self, job: WatchedJob, observing: Observing) -> None:
+    def _begin(self, job: RunningJob, observing: Observing) -> None:
         ask = partial(page_of, job)
         if self.metrics is not None:
             endpoint = MetricsEndpoint.join(job, self.metrics)

@@ -24,7 +24,8 @@ from malstrom_py.events import (
     WorkerJoined,
 )
 from malstrom_py.metrics import METRICS, JobMetrics, Metric
-from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of
+from malstrom_py.workers.monitoring.watched_job import metrics_of
+from malstrom_py.workers.reports.commands import RunningJob
 
 ANSWER_S: Final = 2.0
 """How long a job may take to answer an export."""
@@ -33,7 +34,7 @@ _KEPT_NS: Final = 500_000_000
 """All metrics of one export come from one answer of the job."""
 
 _LOCK: Final = threading.Lock()
-_JOBS: Final[list[WatchedJob]] = []
+_JOBS: Final[list[RunningJob]] = []
 _KNOWN: Final[dict[str, tuple[int, JobMetrics]]] = {}
 _registered: Final[list[Any]] = []
 
@@ -48,7 +49,7 @@ def is_installed() -> bool:
 class OpenTelemetry:
     """Registers the metrics of ``job`` until `end`, and makes spans of its events."""
 
-    def __init__(self, job: WatchedJob) -> None:
+    def __init__(self, job: RunningJob) -> None:
         self._job = job
         self.spans = Spans(job.name)
         with _LOCK:

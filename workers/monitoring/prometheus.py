@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from malstrom_py.errors import MalstromError, PlanError, pip_install
 from malstrom_py.metrics import METRICS, JobMetrics, Metrics
-from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of
+from malstrom_py.workers.monitoring.watched_job import metrics_of
+from malstrom_py.workers.reports.commands import RunningJob
 
 SCRAPE_S: Final = 5.0
 """How long all jobs may take to answer a scrape; then their last known metrics are served."""
@@ -37,7 +38,7 @@ class MetricsEndpoint:
         registry = prometheus.CollectorRegistry()
         registry.register(self)
         self._address = options.host, options.port
-        self._jobs: list[WatchedJob] = []
+        self._jobs: list[RunningJob] = []
         self._failed: dict[str, JobMetrics] = {}
         try:
             self._server, self._thread = prometheus.start_http_server(options.port, options.host, registry)
@@ -49,7 +50,7 @@ class MetricsEndpoint:
         self.port = int(self._server.server_port)
 
     @classmethod
-    def join(cls, job: WatchedJob, options: Metrics) -> MetricsEndpoint:
+    def join(cls, job: RunningJob, options: Metrics) -> MetricsEndpoint:
         """Serve the metrics of ``job`` at the address of ``options``, with those of other jobs that do so already.
 
         Raises: PlanError: prometheus-client is missing, or the address cannot be used.
@@ -65,7 +66,7 @@ class MetricsEndpoint:
             endpoint._failed.pop(job.name, None)
             return endpoint
 
-    def leave(self, job: WatchedJob, failure: str | None = None) -> None:
+    def leave(self, job: RunningJob, failure: str | None = None) -> None:
         """Stop serving the metrics of ``job``; the last one closes the address.
 
         ``failure``: why it has failed: its last metrics are served as long as there are other jobs, or until a job of

@@ -16,7 +16,8 @@ from malstrom_py.events import AnyEvent, Ended, EventsMissed
 from malstrom_py.metrics import ENDED, RATES_S, EdgeMetrics, JobMetrics, RateMetrics
 from malstrom_py.workers.monitoring.history import EVENTS_MAX, Recording
 from malstrom_py.workers.monitoring.sentences import brief, place_in, sentence, step_in
-from malstrom_py.workers.monitoring.watched_job import WatchedJob, metrics_of, page_of
+from malstrom_py.workers.monitoring.watched_job import metrics_of, page_of
+from malstrom_py.workers.reports.commands import RunningJob
 
 EVERY_S: Final = 1.0
 """The interval of views."""
@@ -35,7 +36,7 @@ class Watch:
     `RateMetrics`; ``version``: changes with any.
     """
 
-    def __init__(self, job: WatchedJob, recording: Recording | None = None) -> None:
+    def __init__(self, job: RunningJob, recording: Recording | None = None) -> None:
         self.job = job
         self.version = 0
         self.view: dict[str, Any] = view_of(JobMetrics(job.name, "running", "opening"))

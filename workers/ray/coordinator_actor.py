@@ -1,6 +1,6 @@
 """The actor of a job's coordinator, found on the cluster by the job's name: it runs the job in its own thread.
 
-Clients send commands here in the format of `control.messages`. The actor exits once its job has ended and the driver
+A command is one call, which waits for its result. The actor exits once its job has ended and the driver
 knows, or after a while without a client. Rule: a job with snapshots survives its coordinator (S6): Ray restarts the
 actor under its name, and the job resumes from the store and the journal. The journal, in Ray's key-value store, holds
 only facts that no snapshot holds. It belongs to one start of the job and is deleted at its end. It is lost with the
@@ -9,7 +9,6 @@ head of a cluster that does not persist its store; a restarted coordinator then 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import threading
@@ -29,8 +28,7 @@ from malstrom_py.metrics import JobMetrics
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.ids import made_at_s
-from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_request, encode_answer
-from malstrom_py.workers.control.server import answering, framed_answer
+from malstrom_py.workers.control.messages import error_of
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import begun_again
@@ -47,6 +45,7 @@ from malstrom_py.workers.remote.packed_plan import pack_plan, unpack_plan
 from malstrom_py.workers.remote.remote_workers import RemoteWorkers
 from malstrom_py.workers.remote.worker_handle import WorkerProcesses
 from malstrom_py.workers.remote.worker_setup import log_as
+from malstrom_py.workers.reports.commands import Command, Result
 from malstrom_py.workers.reports.error_transfer import pack_error
 from malstrom_py.workers.reports.event_log import EventImage
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, SnapshotStatus
@@ -232,13 +231,12 @@ class CoordinatorActor:
         return self._name
 
     @ray.method(concurrency_group="answers", max_task_retries=-1)
-    def ask(self, request: bytes) -> bytes:
-        """Answer a command. Both are frames of a control socket without their length."""
+    def ask(self, command: Command) -> Result | MalstromError:
+        """Return the result of ``command``, or its error."""
         try:
-            command = decode_request(request).command
-        except MalstromError as error:
-            return encode_answer(error)[LENGTH_BYTES:]
-        return asyncio.run(framed_answer(command, answering(self._commands)))[LENGTH_BYTES:]
+            return self._commands.ask(command)
+        except Exception as error:
+            return error_of(error)
 
     @ray.method(concurrency_group="ending", max_task_retries=-1)
     def ending(self) -> PackedEnding:

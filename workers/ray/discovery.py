@@ -14,7 +14,7 @@ from typing import Any, Final
 from malstrom_py.errors import ControlError, JobNotFound, MalstromError
 from malstrom_py.validation import check_name
 from malstrom_py.workers.ray.cluster import NAMESPACE, imported_ray, is_reachable, join_cluster
-from malstrom_py.workers.runtime.job_handle import RunningJob
+from malstrom_py.workers.reports.commands import RunningJob
 
 _NEARBY: Final = "auto"
 """The address with which Ray finds a nearby cluster, ``RAY_ADDRESS`` first."""

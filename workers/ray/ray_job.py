@@ -26,7 +26,6 @@ from malstrom_py.events import Ended
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.memory import Memory
-from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_answer, encode_request
 from malstrom_py.workers.control.server import ControlSocket
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sinks, build_sources
@@ -80,7 +79,7 @@ class RayJob:
         """See `RunningJob.ask`."""
         wait_s = None if command.timeout_s is None else command.timeout_s + self._answer_s
         try:
-            reply = decode_answer(ray.get(self._asked(command), timeout=wait_s))
+            answer: Result | MalstromError = ray.get(self._actor.ask.remote(command), timeout=wait_s)
         except KeyboardInterrupt as error:
             error.add_note(still_running(self.name))
             raise
@@ -99,10 +98,9 @@ class RayJob:
             raise ControlError(
                 f"job {self.name!r} cannot be queried: {describe_error(error)}", job=self.name
             ) from error
-        return reply.result(command, self.name)
-
-    def _asked(self, command: Command) -> Any:
-        return self._actor.ask.remote(encode_request(command)[LENGTH_BYTES:])
+        if isinstance(answer, MalstromError):
+            raise answer
+        return answer
 
 
 class OwnRayJob(RayJob):
@@ -211,7 +209,7 @@ class OwnRayJob(RayJob):
         """Stop the job because the program exits, without waiting for an answer."""
         if ray.is_initialized():
             with contextlib.suppress(RayError):
-                self._asked(StopCommand(drain=False, wait=False, timeout_s=_EXIT_S))
+                self._actor.ask.remote(StopCommand(drain=False, wait=False, timeout_s=_EXIT_S))
 
     def end_now(self, why: str) -> None:
         """End the job because of ``why``: kill its coordinator, with which Ray ends the workers."""

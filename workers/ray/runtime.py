@@ -28,12 +28,13 @@ from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.ray import discovery
 from malstrom_py.workers.ray.job_config import JobSetup, Placement, WorkerOptions, node_address
 from malstrom_py.workers.remote.worker_setup import Wiring, in_other_processes
+from malstrom_py.workers.reports.commands import RunningJob
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.hot_reload import modules_of
 from malstrom_py.workers.runtime.interrupts import STOP_S, PlannedStop
-from malstrom_py.workers.runtime.job_handle import JobHandle, RunningJob, search_cluster
+from malstrom_py.workers.runtime.job_handle import JobHandle, search_cluster
 from malstrom_py.workers.runtime.local_runtime import check_job, refuse_in_coroutine
 from malstrom_py.workers.runtime.progress import Progress, progress_for
 from malstrom_py.workers.runtime.run_options import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
@@ -10,7 +10,7 @@ from malstrom_py.metrics import JobMetrics
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.reports.event_log import EventPage
-from malstrom_py.workers.reports.job_status import WORKERS_MAX, JobOutcome, JobStatus, ReloadReport, RescaleReport
+from malstrom_py.workers.reports.job_status import WORKERS_MAX, JobStatus, ReloadReport, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
 
 TIMEOUT_S_MAX: Final = 1e8
@@ -158,10 +158,12 @@ Result = JobStatus | JobMetrics | RescaleReport | ReloadReport | SnapshotId | Ru
 """The result of a command. None: it was executed and has no result."""
 
 
-def result_of(command: Command, value: JobOutcome | Result, *, kept: bool) -> Result:
-    """Return the result of ``command``, or raise the error of the job. ``value``: what the job answered, the outcome of
-    the run if the command waited for it; ``kept``: whether the job has snapshots.
-    """
-    if not isinstance(value, JobOutcome):
-        return value
-    return value.stopped(drain=command.drain, kept=kept) if isinstance(command, StopCommand) else value.result()
+class RunningJob(Protocol):
+    """A running job, wherever it runs, as a handle and as those who watch it call it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def ask(self, command: Command) -> Any:
+        """Return the result of ``command`` within its ``timeout_s``, or raise its error."""
+        ...

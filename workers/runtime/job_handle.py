@@ -24,6 +24,7 @@ from malstrom_py.workers.reports.commands import (
     MetricsCommand,
     ReloadCommand,
     RescaleCommand,
+    RunningJob,
     SnapshotCommand,
     StatusCommand,
     StopCommand,
@@ -39,17 +40,6 @@ __tracebackhide__ = True  # pytest shows the line of the user
 TIMEOUT_S: Final = 120.0
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-
-
-class RunningJob(Protocol):
-    """A running job of any process, as `JobHandle` calls it. The handle has checked the arguments."""
-
-    @property
-    def name(self) -> str: ...
-
-    def ask(self, command: Command) -> Any:
-        """Send ``command`` to the job, and return its result within its ``timeout_s``, or raise its error."""
-        ...
 
 
 class ClusterJobs(Protocol):

@@ -18,7 +18,6 @@ from malstrom_py.errors.text import redacting
 from malstrom_py.workers.control.server import ControlSocket, answering
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.monitoring.observers import Observers, Observing
-from malstrom_py.workers.monitoring.watched_job import QueuedJob, answer_of
 from malstrom_py.workers.reports.commands import (
     Command,
     EventsCommand,
@@ -26,7 +25,6 @@ from malstrom_py.workers.reports.commands import (
     Result,
     StatusCommand,
     StopCommand,
-    result_of,
 )
 from malstrom_py.workers.reports.error_transfer import redacted, without_internals
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, still_running
@@ -99,7 +97,7 @@ class LocalJob:
         observers: Observers | None = None,
         redact_errors: bool = False,
     ) -> None:
-        self.name = commands.job
+        self.name = commands.name
         self._commands = commands
         self._run = run
         self._redact_errors = redact_errors
@@ -111,13 +109,13 @@ class LocalJob:
                     f"another name",
                     job=self.name,
                 )
-            self._control = ControlSocket(commands.job, answering(commands)) if control else None
+            self._control = ControlSocket(commands.name, answering(commands)) if control else None
             self._process = os.getpid()
             self._thread = threading.Thread(target=self._work, name=f"malstrom-job-{self.name}", daemon=True)
             _HERE[self.name] = self
         try:
             if observers is not None:
-                self._observing = observers.begin(QueuedJob(commands))
+                self._observing = observers.begin(commands)
             self._thread.start()
         except BaseException as error:  # such as too many threads, or an address that is taken
             self._free_name()
@@ -144,13 +142,13 @@ class LocalJob:
                 )
             timeout_s = 0.0
         try:
-            value = answer_of(self._commands, command, timeout_s)
+            value = self._commands.answer_of(command, timeout_s)
         except KeyboardInterrupt as error:
             error.add_note(still_running(self.name))
             raise
         if isinstance(value, JobOutcome) or (isinstance(value, JobStatus) and value.phase == "ended"):
             self._mark_seen()
-        return result_of(command, value, kept=self._commands.kept)
+        return self._commands.result_of(command, value, public=False)
 
     @property
     def has_ended(self) -> bool:

@@ -27,7 +27,6 @@ from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator, G
 from malstrom_py.workers.coordinator.recovery import SnapshotUse, begun_again, warn_of_reading_again
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.monitoring.watched_job import QueuedJob
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_status import check_size
@@ -103,11 +102,11 @@ class LocalRuntime(Generic[G]):
                 stop = partial(commands.stop, drain=None)
                 stopping = PlannedStop(stop, abandon=commands.abandon, limit_s=stop_timeout_s)
             with ExitStack() as on_failure, stopping or nullcontext():
-                socket = ControlSocket(commands.job, answering(commands)) if control else None
+                socket = ControlSocket(commands.name, answering(commands)) if control else None
                 if socket is not None:
                     on_failure.callback(socket.close)
                     on_failure.callback(socket.release)
-                observing = self._observers.begin(QueuedJob(commands))
+                observing = self._observers.begin(commands)
                 on_failure.pop_all()  # from now on the run closes both
                 return run_to_end(run, commands, socket, observing, redact_errors=self._options.redact_errors)
         except (MalstromError, KeyboardInterrupt) as error:

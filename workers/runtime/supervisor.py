@@ -195,7 +195,7 @@ class Supervisor(Generic[R]):
         )
         failure.__cause__ = error
         step = trial.command.step
-        log(_LOG, logging.WARNING, "job %s: %s", *(self._commands.job, failure), job=self._commands.job, step=step)
+        log(_LOG, logging.WARNING, "job %s: %s", *(self._commands.name, failure), job=self._commands.name, step=step)
         self._commands.events.emit(Error(str(failure)))
         self._next_run(None)
         self._commands.tried(failure)
@@ -260,7 +260,7 @@ class Supervisor(Generic[R]):
         wait_out(pause_s, self._commands, self._clock)
 
     def _log_restart(self, level: int, message: str, pause_s: float, why: str) -> None:
-        job, number = self._commands.job, self.restarts + 1
+        job, number = self._commands.name, self.restarts + 1
         ending = f"{message} (restart %d)"
         log(_LOG, level, ending, *(job, pause_s, why, number), job=job, why=why, pause_s=pause_s, restart=number)
 

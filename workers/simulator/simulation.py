@@ -20,7 +20,6 @@ from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.recovery import SnapshotUse, begun_again
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
-from malstrom_py.workers.monitoring.watched_job import QueuedJob
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.job_status import check_size
 from malstrom_py.workers.reports.result import RunResult
@@ -140,7 +139,7 @@ class Simulation:
         try:
             commands = CommandQueue(plan.job)
             runs = self._runs(plan, commands)
-            observing = self._observers.begin(QueuedJob(commands))
+            observing = self._observers.begin(commands)
             run_to_end(runs, commands, None, observing, redact_errors=self._options.redact_errors)
             return runs.ended
         except MalstromError as error:
