@@ -6,10 +6,13 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from malstrom_py import sinks
+from tests.integration.ray.traffic import Attendance
 from tests.integration.transport.ends import local_ray
 
 
@@ -60,6 +63,20 @@ def rays(ray_folders: None) -> Iterator[RaySwitch]:
     switch = RaySwitch()
     yield switch
     switch.close()
+
+
+@pytest.fixture
+def out(tidy: None) -> sinks.Memory:
+    """Return a sink for a test that must leave nothing: ``tidy`` of its folder checks that."""
+    return sinks.Memory()
+
+
+@pytest.fixture
+def attendance(tmp_path: Path) -> Attendance:
+    """Return an attendance list in a new folder."""
+    folder = tmp_path / "attendance"
+    folder.mkdir()
+    return Attendance(folder)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from malstrom_py.codec import Codec
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, build_graph
+from malstrom_py.workers.processes.fork_server import HERE
 from malstrom_py.workers.remote.packed_plan import pack_plan, unpack_plan
 from tests.laws.test_all_operators import TABLE, Row
 
@@ -58,4 +59,4 @@ def decided(plan: Plan) -> dict[str, Any]:
 @pytest.mark.parametrize("row", TABLE, ids=[f"{row.step}-{number}" for number, row in enumerate(TABLE)])
 def test_a_step_decides_the_same_where_its_plan_has_travelled(row: Row) -> None:
     plan = plan_of(row)
-    assert decided(unpack_plan(pack_plan(plan), "travels")) == decided(plan)
+    assert decided(unpack_plan(pack_plan(plan), "travels", HERE)) == decided(plan)

@@ -28,6 +28,7 @@ from typing import Final, Never
 
 from malstrom_py.errors.text import describe_error
 from malstrom_py.workers.processes.standard_output import flush, keep_lines_whole
+from malstrom_py.workers.remote.packed_plan import PlanAdvice
 from malstrom_py.workers.remote.worker_server import PackedFailure, WorkerRuns
 from malstrom_py.workers.transport import zeromq
 
@@ -39,6 +40,12 @@ GROUP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 STREAMS: Final = (1, 2)
 """The descriptors of standard output and standard error, which a program may redirect between two jobs."""
+
+HERE: Final = PlanAdvice(
+    module="a worker imports it by this name from where the program does (sys.path), so a module that the program has "
+    "made itself must be a file there. Or have its functions copied: cloudpickle.register_pickle_by_value(module)",
+    other="check what its functions, sources and sinks do when they are copied to another process",
+)
 
 _PRELOADED: Final = (zeromq,)
 """What a worker imports when it is opened."""
@@ -78,7 +85,7 @@ def serve(calls: Connection) -> None:
     """Answer the calls of the program, one by one: a method of `WorkerRuns` and its arguments. End this process when
     the program hangs up, also in the middle of a call: the fork server, which else does that, may be gone.
     """
-    runs, received = WorkerRuns(), queue.SimpleQueue[bytes]()
+    runs, received = WorkerRuns(HERE, shares_output=True), queue.SimpleQueue[bytes]()
     threading.Thread(target=_receive, args=(calls, received), name="malstrom-calls", daemon=True).start()
     while True:
         data = received.get()

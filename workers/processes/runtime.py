@@ -109,7 +109,6 @@ class _ProcessRuns:
             watched=is_again,
             logs=logs.configured(),
             redact_errors=self._options.redact_errors or redacts(),
-            without_ray=True,
         )
         return Coordinator(
             plan,

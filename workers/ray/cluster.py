@@ -12,12 +12,20 @@ from typing import Any, Final
 
 from malstrom_py.errors import ControlError, PlanError, pip_install
 from malstrom_py.errors.text import describe_error, text_of
+from malstrom_py.workers.remote.packed_plan import PlanAdvice
 
 RAY_MIN: Final = (2, 52)
 """The first Ray version whose clusters can require a token."""
 
 NAMESPACE: Final = "malstrom"
 """The Ray namespace of coordinators."""
+
+ON_NODES: Final = PlanAdvice(
+    module="install it on every node of the cluster, or have Ray bring it there with "
+    "RayRuntime(runtime_env={'pip': [...]}) or, for your own code, runtime_env={'working_dir': '.'}",
+    other="check that the cluster runs the same versions of Python and of the libraries as the program that starts the "
+    "job",
+)
 
 HEAD: Final = "node:__internal_head__"
 """The resource that only the head node has."""

@@ -35,7 +35,7 @@ from malstrom_py.workers.coordinator.recovery import begun_again
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.worker_group import RunJournal
 from malstrom_py.workers.engine.graph_builder import build_sinks
-from malstrom_py.workers.ray.cluster import room_now
+from malstrom_py.workers.ray.cluster import ON_NODES, room_now
 from malstrom_py.workers.ray.coordinator_watch import ActorProcess, this_process
 from malstrom_py.workers.ray.driver_commits import DriverTask, DriverTasks, commit_in_driver
 from malstrom_py.workers.ray.job_config import JobSetup
@@ -314,7 +314,7 @@ class CoordinatorActor:
         autoscaler = self._commands.autoscaler
         autoscaler.set(journal.entry.autoscale_of(setup), is_start=True)
         autoscaler.changed = journal.autoscaled
-        plan = unpack_plan(journal.read_plan() or setup.plan, setup.job)
+        plan = unpack_plan(journal.read_plan() or setup.plan, setup.job, ON_NODES)
         reloads = PersistentReload(plan, journal, setup.files)
         snapshot_use, entry = setup.snapshot_use, journal.entry
         if snapshot_use is not None:
@@ -333,7 +333,7 @@ class CoordinatorActor:
                 snapshot_use = begun_again(snapshot_use, known, finished=finished)
                 if finished and known is not None:
                     journal.finished(known.last)
-            this = replace(setup, workers=size, snapshot_use=snapshot_use, watched=again)
+            this = replace(setup, plan=b"", workers=size, snapshot_use=snapshot_use, watched=again)
             plan = reloads.plan
             sinks = build_sinks(plan, clock)
             if snapshot_use is not None:

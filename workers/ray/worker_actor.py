@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from malstrom_py.errors import InternalError, PeerError
 from malstrom_py.workers.ray.cluster import (
     NAMESPACE,
+    ON_NODES,
     check_room,
     describe_needs,
     describe_room,
@@ -36,7 +36,7 @@ class WorkerActor:
 
     def __init__(self, job: str) -> None:
         self._name = f"malstrom(job={job} worker)"
-        self._runs = WorkerRuns()
+        self._runs = WorkerRuns(ON_NODES, shares_output=False)
         self._coordinator_watch: CoordinatorWatch | None = None
 
     def __repr__(self) -> str:
@@ -94,8 +94,6 @@ class RayProcess:
         return str(self.found_node.result())
 
     def open(self, setup: WorkerSetup, plan: Any, worker: int, coordinator: Any) -> Future[Any]:
-        if isinstance(setup, JobSetup):
-            setup = replace(setup, plan=b"")
         opening: Future[Any] = self.actor.open.remote(setup, plan, worker, coordinator).future()
         return opening
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections import ChainMap
+from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from types import CodeType
@@ -18,18 +19,15 @@ from malstrom_py.errors.text import describe_error
 
 _NO_FILE: Final = "<dynamic-code>"
 
-_MODULE_HERE: Final = (
-    "a worker imports it by this name from where the program does (sys.path), so a module that the program has made "
-    "itself must be a file there. Or have its functions copied: cloudpickle.register_pickle_by_value(module)"
-)
-_MODULE_ON_NODES: Final = (
-    "install it on every node of the cluster, or have Ray bring it there with RayRuntime(runtime_env={'pip': [...]}) "
-    "or, for your own code, runtime_env={'working_dir': '.'}"
-)
-_BUILT_HERE: Final = "check what its functions, sources and sinks do when they are copied to another process"
-_BUILT_ON_NODES: Final = (
-    "check that the cluster runs the same versions of Python and of the libraries as the program that starts the job"
-)
+
+@dataclass(frozen=True, slots=True)
+class PlanAdvice:
+    """What users can do about a plan that a worker cannot unpack: a ``module`` is missing there, or ``other`` reasons.
+    What runs the processes words it.
+    """
+
+    module: str
+    other: str
 
 
 def pack_plan(plan: Plan) -> bytes:
@@ -40,18 +38,16 @@ def pack_plan(plan: Plan) -> bytes:
         raise _unpicklable(plan, error) from error
 
 
-def unpack_plan(packed: bytes, job: str, *, without_ray: bool = False) -> Plan:
-    """Unpack a plan. `PlanError` if it needs a module that this process lacks. ``without_ray``: by a program
-    of this machine.
-    """
+def unpack_plan(packed: bytes, job: str, advice: PlanAdvice) -> Plan:
+    """Unpack a plan. `PlanError`, with ``advice``, if it needs a module that this process lacks."""
     try:
         plan: Plan = pickle.loads(packed)
     except ImportError as error:
-        fix = _MODULE_HERE if without_ray else _MODULE_ON_NODES
-        raise PlanError(f"job {job!r} uses module {error.name!r}, which a worker does not have: {fix}") from error
+        text = f"job {job!r} uses module {error.name!r}, which a worker does not have: {advice.module}"
+        raise PlanError(text) from error
     except Exception as error:
-        fix = _BUILT_HERE if without_ray else _BUILT_ON_NODES
-        raise PlanError(f"job {job!r} cannot be built on a worker ({describe_error(error)}): {fix}") from error
+        text = f"job {job!r} cannot be built on a worker ({describe_error(error)}): {advice.other}"
+        raise PlanError(text) from error
     return plan
 
 

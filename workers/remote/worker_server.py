@@ -30,7 +30,7 @@ from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.garbage import fewer_collections
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.engine.worker_loop import Wake, WorkerLoop
-from malstrom_py.workers.remote.packed_plan import unpack_plan
+from malstrom_py.workers.remote.packed_plan import PlanAdvice, unpack_plan
 from malstrom_py.workers.remote.worker_setup import WorkerSetup, log_as
 from malstrom_py.workers.reports.error_transfer import pack_error
 from malstrom_py.workers.runtime.worker_host import WorkerHost
@@ -206,10 +206,13 @@ class PackedFailure:
 class WorkerRuns:
     """The workers that this process runs one after the other, each in its own run of the job.
 
-    `open` prepares a worker; then `run` runs its loop to its end.
+    `open` prepares a worker; then `run` runs its loop to its end. ``shares_output``: standard error is that of the
+    program that starts the job, which prints failures there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, advice: PlanAdvice, *, shares_output: bool) -> None:
+        self._advice = advice
+        self._shares_output = shares_output
         self._server: WorkerServer | None = None
         self._failure_level = logging.ERROR
 
@@ -219,14 +222,13 @@ class WorkerRuns:
         ``coordinator``: the address of the coordinator's end of the streams.
         """
         log_as(setup, worker)
-        if setup.logs is None and setup.without_ray:  # the program says it, where the user reads both
-            self._failure_level = logging.DEBUG
+        self._failure_level = logging.DEBUG if self._shares_output and setup.logs is None else logging.ERROR
         try:
             transport = setup.wiring.end(worker, incarnation=setup.incarnation)
             token = setup.wiring.secret.token
             clear_before(token, setup.incarnation)
             self._server = WorkerServer(
-                unpack_plan(plan, setup.job, without_ray=setup.without_ray),
+                unpack_plan(plan, setup.job, self._advice),
                 worker,
                 transport,
                 coordinator,

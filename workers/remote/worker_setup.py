@@ -41,8 +41,7 @@ class WorkerSetup:
 
     ``snapshot_use``: how the job keeps snapshots, None without. ``incarnation``: the number of this start, for a job
     without snapshots. ``watched``: workers keep black boxes. ``logs``: the settings of the program that starts the job,
-    None if it has none. ``redact_errors``: texts of other code's exceptions are hidden. ``without_ray``: its process is
-    of this machine, and shares the standard error of the program.
+    None if it has none. ``redact_errors``: texts of other code's exceptions are hidden.
     """
 
     job: str
@@ -55,7 +54,6 @@ class WorkerSetup:
     watched: bool = False
     logs: LogSettings | None = None
     redact_errors: bool = False
-    without_ray: bool = False
 
 
 def log_as(setup: WorkerSetup, worker: int | None = None) -> None:

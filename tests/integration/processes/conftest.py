@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from malstrom_py import sinks
 from malstrom_py.workers.processes.worker_process import FORKS
 from tests.integration.processes.worker_pids import worker_pids
 from tests.integration.ray.leftovers import check_nothing_left, things, until
-from tests.integration.ray.traffic import Attendance
 
 
 @pytest.fixture
@@ -22,16 +19,3 @@ def tidy() -> Iterator[None]:
     yield
     until(lambda: not worker_pids())
     check_nothing_left(before, with_ray=False)
-
-
-@pytest.fixture
-def out(tidy: None) -> sinks.Memory:
-    return sinks.Memory()
-
-
-@pytest.fixture
-def attendance(tmp_path: Path) -> Attendance:
-    """Return an attendance list in a new folder."""
-    folder = tmp_path / "attendance"
-    folder.mkdir()
-    return Attendance(folder)

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import malstrom_py as mp
+from malstrom_py import sinks
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import PeerError
 from malstrom_py.workers.processes.worker_process import ThisMachine
 from malstrom_py.workers.remote.remote_workers import RemoteWorkers
 from malstrom_py.workers.remote.worker_handle import WorkerProcesses
 from malstrom_py.workers.remote.worker_setup import Wiring, WorkerSetup
 from malstrom_py.workers.transport.base import JobSecret
-from malstrom_py.workers.transport.messages import Start
-from tests.unit.workers.coordinator.worker_groups import (
-    CHECKS,
-    Grouped,
-    Refusing,
-    check_failed_start_is_an_error,
-    counted,
-    make_counted,
-)
+from tests.unit.workers.coordinator.worker_groups import CONTRACT, Grouped, check_dead_worker_is_named, counted
 
 
 def in_processes(plan: Plan) -> Grouped:
@@ -34,23 +25,15 @@ def in_processes(plan: Plan) -> Grouped:
     return Grouped(RemoteWorkers(setup, plan, SystemClock(), machine, WorkerProcesses(machine)), plan)
 
 
-@pytest.mark.parametrize("check", CHECKS)
-def test_a_group_keeps_the_contract(check: Callable[[Grouped], None]) -> None:
-    check(in_processes(make_counted()))
+def pid_of_1(grouped: Grouped) -> int:
+    group: Any = grouped.group
+    return int(group._handles[1].process._pid)
 
 
-def test_a_start_that_fails_is_an_error() -> None:
-    check_failed_start_is_an_error(in_processes(counted(Refusing())))
+@pytest.mark.parametrize(("check", "sink"), CONTRACT.items())
+def test_a_group_keeps_the_contract(tidy: None, check: Callable[[Grouped], None], sink: Callable[[], Any]) -> None:
+    check(in_processes(counted(sink())))
 
 
-def test_a_worker_that_dies_is_named() -> None:
-    grouped = in_processes(make_counted()).opened(0, 1)
-    grouped.group.send(0, Start())
-    assert isinstance(grouped.group, RemoteWorkers)
-    killed = grouped.group._handles[1].process._pid  # type: ignore[attr-defined]
-    os.kill(killed, signal.SIGKILL)
-    with pytest.raises(PeerError, match=r"worker 1 died") as caught:
-        grouped.until(lambda: False)
-    assert f"(pid: {killed}) was ended by SIGKILL" in str(caught.value)
-    assert caught.value.peer == 1
-    grouped.group.close(failed=True)
+def test_a_worker_that_dies_is_named(tidy: None) -> None:
+    check_dead_worker_is_named(in_processes(counted(sinks.Memory())), pid_of_1, ") was ended by SIGKILL")

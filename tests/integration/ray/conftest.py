@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
-from malstrom_py import sinks
 from tests.integration.ray.clusters import StartedCluster, by_ray_start, two_nodes
 from tests.integration.ray.leftovers import actors, check_nothing_left, kill_jobs, things, until
-from tests.integration.ray.traffic import Attendance
 from tests.tree import ROOT
 
 
@@ -34,19 +31,6 @@ def tidy(ray_here: None) -> Iterator[None]:
         check_nothing_left(before)
     finally:
         kill_jobs()
-
-
-@pytest.fixture
-def out(tidy: None) -> sinks.Memory:
-    return sinks.Memory()
-
-
-@pytest.fixture
-def attendance(tmp_path: Path) -> Attendance:
-    """Return an attendance list in a new folder."""
-    folder = tmp_path / "attendance"
-    folder.mkdir()
-    return Attendance(folder)
 
 
 @contextmanager

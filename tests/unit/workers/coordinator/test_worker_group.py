@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,14 +15,7 @@ from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from malstrom_py.workers.simulator.coverage import Coverage
 from malstrom_py.workers.simulator.simulated_workers import SimulatedWorkers
 from malstrom_py.workers.transport.messages import Build
-from tests.unit.workers.coordinator.worker_groups import (
-    CHECKS,
-    Grouped,
-    Refusing,
-    check_failed_start_is_an_error,
-    counted,
-    make_counted,
-)
+from tests.unit.workers.coordinator.worker_groups import CONTRACT, Grouped, counted
 
 
 def local(plan: Plan) -> Grouped:
@@ -47,15 +41,12 @@ def simulated(plan: Plan) -> Grouped:
     return Grouped(group, plan, turn)
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize(("check", "sink"), CONTRACT.items())
 @pytest.mark.parametrize("made", [local, simulated])
-def test_a_group_keeps_the_contract(made: Callable[[Plan], Grouped], check: Callable[[Grouped], None]) -> None:
-    check(made(make_counted()))
-
-
-@pytest.mark.parametrize("made", [local, simulated])
-def test_a_start_that_fails_is_an_error(made: Callable[[Plan], Grouped]) -> None:
-    check_failed_start_is_an_error(made(counted(Refusing())))
+def test_a_group_keeps_the_contract(
+    made: Callable[[Plan], Grouped], check: Callable[[Grouped], None], sink: Callable[[], Any]
+) -> None:
+    check(made(counted(sink())))
 
 
 def test_r1_joiners_are_built_from_the_old_table_as_no_members_and_connected_with_each_other() -> None:

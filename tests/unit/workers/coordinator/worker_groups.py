@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -11,7 +13,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.builder.plan import Plan
-from malstrom_py.errors import MalstromError
+from malstrom_py.errors import MalstromError, PeerError
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.rescale.moves.protocol import BarrierPassed, InjectBarrier
 from malstrom_py.sources.base import Part
@@ -176,9 +178,23 @@ def check_failed_start_is_an_error(grouped: Grouped) -> None:
     grouped.group.close(failed=True)
 
 
-def make_counted() -> Plan:
-    return counted(sinks.Memory())
+def check_dead_worker_is_named(grouped: Grouped, pid_of_one: Callable[[Grouped], int], how: str) -> None:
+    """The error of a worker whose process is killed names it, the process, and ``how`` it ended. Not for local ones."""
+    grouped.opened(0, 1).group.send(0, Start())
+    killed = pid_of_one(grouped)
+    os.kill(killed, signal.SIGKILL)
+    with pytest.raises(PeerError, match=r"worker [01] died") as caught:
+        grouped.until(lambda: False)
+    assert str(caught.value).startswith(f"worker {caught.value.peer} died")
+    assert f"pid: {killed}{how}" in str(caught.value)
+    grouped.group.close(failed=True)
 
 
-CHECKS: Final = (check_runs_to_its_end, check_joins_and_leaves, check_takes_orders_in_order, check_suspends)
-"""The contract, for groups of `make_counted`."""
+CONTRACT: Final[Mapping[Callable[[Grouped], None], Any]] = {
+    check_runs_to_its_end: sinks.Memory,
+    check_joins_and_leaves: sinks.Memory,
+    check_takes_orders_in_order: sinks.Memory,
+    check_suspends: sinks.Memory,
+    check_failed_start_is_an_error: Refusing,
+}
+"""The contract: what is checked of a group, and the sink of its plan, which `counted` makes."""

@@ -23,6 +23,7 @@ from malstrom_py.rescale.moves import receiving_machine as events
 from malstrom_py.testing import VirtualClock, as_step
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, WorkerGraph, build_graph, deal_parts
+from malstrom_py.workers.processes.fork_server import HERE
 from malstrom_py.workers.remote.packed_plan import pack_plan, unpack_plan
 
 
@@ -131,7 +132,7 @@ def test_copies_of_a_plan_know_what_its_sources_learnt_when_their_parts_were_dea
     plan = job.plan()
     dealt = deal_parts(plan, [0, 1], SystemClock())
     assert dealt.movable == {"in"}
-    copy = unpack_plan(pack_plan(plan), "copied")
+    copy = unpack_plan(pack_plan(plan), "copied", HERE)
     second = next(step for step in copy.steps if step.kind == "source").factory(StepContext("copied", "in", 1))
     assert isinstance(second, ReadSource)
     part = second._build(dealt.parts[1]["in"][0], None)

@@ -11,6 +11,8 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import PlanError
+from malstrom_py.workers.processes.fork_server import HERE
+from malstrom_py.workers.ray.cluster import ON_NODES
 from malstrom_py.workers.remote.packed_plan import pack_plan, unpack_plan
 
 
@@ -19,7 +21,7 @@ def test_a_plan_comes_with_all_its_functions() -> None:
     job, out = mp.Job("shipped"), sinks.Memory()
     numbers = job.source("in", sources.Memory(range(5))).filter("small", lambda n: n < limit)
     numbers.key_by("parity", lambda n: n % 2).sum("total").sink("out", out)
-    plan = unpack_plan(pack_plan(job.plan()), "shipped")
+    plan = unpack_plan(pack_plan(job.plan()), "shipped", HERE)
     assert [step.name for step in plan.steps] == [step.name for step in job.plan().steps]
     assert plan.job == "shipped"
 
@@ -73,13 +75,13 @@ def test_a_module_that_is_missing_there_is_named_with_what_to_do() -> None:
     finally:
         del sys.modules["only_at_home"]
     with pytest.raises(PlanError, match=r"job 'homesick' uses module 'only_at_home'.*runtime_env"):
-        unpack_plan(packed, "homesick")
+        unpack_plan(packed, "homesick", ON_NODES)
     with pytest.raises(PlanError, match=r"job 'homesick' uses module 'only_at_home'.*sys\.path.*register_pickle"):
-        unpack_plan(packed, "homesick", without_ray=True)
+        unpack_plan(packed, "homesick", HERE)
 
 
 def test_what_is_no_plan_is_refused() -> None:
     with pytest.raises(PlanError, match="same versions of Python"):
-        unpack_plan(b"\x80\x05nonsense", "job")
+        unpack_plan(b"\x80\x05nonsense", "job", ON_NODES)
     with pytest.raises(PlanError, match="copied to another process"):
-        unpack_plan(b"\x80\x05nonsense", "job", without_ray=True)
+        unpack_plan(b"\x80\x05nonsense", "job", HERE)
