@@ -9,7 +9,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -100,7 +100,7 @@ class TransportLink:
 
     def take(self, timeout_s: float) -> Sequence[bytes]:
         return [
-            content.payload
+            cast("bytes", content.payload)  # or a view of them
             for content in self._transport.receive(timeout_s)
             if isinstance(content, Frame) and content.payload is not None
         ]

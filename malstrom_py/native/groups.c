@@ -278,6 +278,10 @@ API int64_t ms_index_text_ids(Index *index, const uint8_t *data, const void *off
     return 0;
 }
 
+static inline uint32_t slot_of(uint64_t hash, uint32_t count) {
+    return (uint32_t)(count & (count - 1) ? hash % count : hash & (count - 1)); /* a division costs as much as a hash */
+}
+
 /* The slot, below `count`, of each of `n` keys from row `offset` on: text, or bytes if `tag` is TAG_BYTES; a null has
    `null_slot`. Returns 0, or NOT_TEXT. The arrays are as of `ms_index_text_ids`. */
 API int64_t ms_text_slots(int tag, const uint8_t *data, const void *offsets, int wide, const uint8_t *valid,
@@ -290,8 +294,13 @@ API int64_t ms_text_slots(int tag, const uint8_t *data, const void *offsets, int
         }
         int64_t from = OFFSET(row), length = OFFSET(row + 1) - from;
         const uint8_t *key = length ? data + from : NULL;
-        if (tag == TAG_TEXT && !is_utf8(key, length)) return NOT_TEXT;
-        slots[i] = (uint32_t)(hash_of_text((uint8_t)tag, key, (uint64_t)length) % count);
+        uint64_t hash, either = ~0ULL;
+        if (length <= SHORT)
+            hash = hash_of_short((uint8_t)tag, key, (uint64_t)length, &either);
+        else
+            hash = hash_of_text((uint8_t)tag, key, (uint64_t)length);
+        if (tag == TAG_TEXT && either & 0x8080808080808080ULL && !is_utf8(key, length)) return NOT_TEXT;
+        slots[i] = slot_of(hash, count);
     }
     return 0;
 }

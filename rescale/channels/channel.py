@@ -72,7 +72,7 @@ class Frame:
     """
 
     channel: ChannelId
-    payload: bytes | None = None
+    payload: bytes | memoryview | None = None
     rows: int = 0
     size: int = 0
     epochs: tuple[PlacedEpoch, ...] = ()
@@ -433,7 +433,7 @@ class RemoteInbound:
     A frame is decoded when it is next; its credit is returned when the region has passed its last item.
     """
 
-    def __init__(self, channel: ChannelId, decode: Callable[[bytes], Batch], incarnation: int = 0) -> None:
+    def __init__(self, channel: ChannelId, decode: Callable[[bytes | memoryview], Batch], incarnation: int = 0) -> None:
         self.channel = channel
         self.blocked = False
         self.version = 0

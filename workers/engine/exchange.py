@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from malstrom_py import accelerator
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -32,6 +32,9 @@ from malstrom_py.rescale.channels.channel import (
 from malstrom_py.rescale.moves.protocol import Bye, Marker, RescaleMove
 from malstrom_py.rescale.slots import StableSlots
 from malstrom_py.workers.engine.flow_limits import Batching
+
+_FEW_OWNERS: Final = 8
+"""For so many owners a pass over the rows for each is faster than to sort the rows."""
 
 
 class SlotsOfKeys(Protocol):
@@ -284,11 +287,12 @@ def _taken_by_owner(batch: Batch, slots: Any, owners: Sequence[int], ranks: Any)
     import numpy as np
 
     by_row = ranks[np.asarray(slots)]
-    lengths = np.bincount(by_row, minlength=len(owners)).tolist()
-    order = np.argsort(by_row, kind="stable")
-    end = 0
-    for owner, length in zip(owners, lengths, strict=True):
-        start, end = end, end + length
-        if length:
-            rows: Any = order[start:end] if isinstance(batch, ColumnBatch) else order[start:end].tolist()
-            yield owner, batch if length == len(batch) else batch.take(rows)
+    if len(owners) <= _FEW_OWNERS:
+        rows_of = [np.flatnonzero(by_row == rank) for rank in range(len(owners))]
+    else:
+        ends = np.bincount(by_row, minlength=len(owners)).cumsum()[:-1]
+        rows_of = np.split(np.argsort(by_row, kind="stable"), ends)
+    for owner, rows in zip(owners, rows_of, strict=True):
+        if len(rows):
+            taken: Any = rows if isinstance(batch, ColumnBatch) else rows.tolist()
+            yield owner, batch if len(rows) == len(batch) else batch.take(taken)

@@ -31,7 +31,7 @@ class Wiring:
         """Open the end of ``peer`` inside its process."""
         from malstrom_py.workers.transport.zeromq import ZeroMQTransport
 
-        host = "127.0.0.1" if self.host is None else self.host()
+        host = None if self.host is None else self.host()
         return ZeroMQTransport(peer, incarnation=incarnation, secret=self.secret, host=host, ports=self.ports)
 
 

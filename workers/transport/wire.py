@@ -173,7 +173,7 @@ class ByteReader:
 def _packed(content: Content) -> tuple[tuple[Any, ...], bytes | None]:
     """Return a content as plain values, and its payload. A large payload is replaced by its size in the values."""
     if type(content) is Frame:
-        data = content.payload
+        data: Any = content.payload  # bytes, at its sender
         control = None if content.control is None else _dumped(content.control)
         exchange, sender, receiver = content.channel
         return (
@@ -201,8 +201,6 @@ def _unpacked(item: tuple[Any, ...], run: ByteReader) -> Content:
         _, exchange, sender, receiver, payload, rows, size, epochs, control, incarnation, version = item
         if type(payload) is int:
             payload = run.take(payload)
-            if type(payload) is not bytes:
-                payload = bytes(payload)
         return Frame(
             ChannelId(exchange, sender, receiver),
             payload,

@@ -9,14 +9,24 @@ import pytest
 from tests.integration.transport.ends import Kind, ZeroMQKind
 
 
-@pytest.fixture
-def kind(zeromq: ZeroMQKind) -> Kind:
-    return zeromq
+@pytest.fixture(params=["127.0.0.1", None], ids=["tcp", "unix"])
+def kind(request: pytest.FixtureRequest) -> Iterator[Kind]:
+    made = ZeroMQKind(request.param)
+    yield made
+    made.close()
 
 
 @pytest.fixture
 def zeromq() -> Iterator[ZeroMQKind]:
     made = ZeroMQKind()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def local() -> Iterator[ZeroMQKind]:
+    """Ends of one machine, over Unix sockets."""
+    made = ZeroMQKind(None)
     yield made
     made.close()
 

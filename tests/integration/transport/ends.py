@@ -51,9 +51,9 @@ class Kind(Protocol):
 class ThreadEnd:
     """A ZeroMQ end that is used by a thread of this process."""
 
-    def __init__(self, me: int, incarnation: int, secret: JobSecret) -> None:
+    def __init__(self, me: int, incarnation: int, secret: JobSecret, host: str | None) -> None:
         self._thread = ThreadPoolExecutor(1)
-        self.transport = self._thread.submit(made_zeromq, me, incarnation, secret).result(PATIENCE_S)
+        self.transport = self._thread.submit(made_zeromq, me, incarnation, secret, host).result(PATIENCE_S)
         self.address = self.transport.address
 
     def start(self, act: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
@@ -74,9 +74,9 @@ class ThreadEnd:
 class ProcessEnd:
     """A ZeroMQ end in a separate process."""
 
-    def __init__(self, me: int, incarnation: int, secret: JobSecret) -> None:
+    def __init__(self, me: int, incarnation: int, secret: JobSecret, host: str | None) -> None:
         self._pipe, theirs = SPAWN.Pipe()
-        self.process = SPAWN.Process(target=serve, args=(theirs, me, incarnation, secret), daemon=True)
+        self.process = SPAWN.Process(target=serve, args=(theirs, me, incarnation, secret, host), daemon=True)
         self.process.start()
         theirs.close()
         self.address = self._answer()
@@ -102,19 +102,19 @@ class ProcessEnd:
         return unwrapped(self._pipe.recv())
 
 
-def made_zeromq(me: int, incarnation: int, secret: JobSecret) -> Transport:
+def made_zeromq(me: int, incarnation: int, secret: JobSecret, host: str | None) -> Transport:
     from malstrom_py.workers.transport.zeromq import ZeroMQTransport
 
-    return ZeroMQTransport(me, incarnation=incarnation, secret=secret)
+    return ZeroMQTransport(me, incarnation=incarnation, secret=secret, host=host)
 
 
 def closed(transport: Transport) -> None:
     transport.close(linger_s=0.2)
 
 
-def serve(pipe: Connection, me: int, incarnation: int, secret: JobSecret) -> None:
+def serve(pipe: Connection, me: int, incarnation: int, secret: JobSecret, host: str | None) -> None:
     """The process of a `ProcessEnd`."""
-    transport = made_zeromq(me, incarnation, secret)
+    transport = made_zeromq(me, incarnation, secret, host)
     pipe.send((transport.address, None))
     with suppress(EOFError):
         while True:
@@ -138,14 +138,15 @@ def unwrapped(told: tuple[Any, Exception | None]) -> Any:
 
 
 class ZeroMQKind:
-    """Makes ends of the direct stream."""
+    """Makes ends of the direct stream at ``host``; None: of one machine, over Unix sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str | None = "127.0.0.1") -> None:
+        self._host = host
         self.secret = JobSecret.new()
         self._ends: list[ThreadEnd | ProcessEnd] = []
 
     def end(self, me: int, *, incarnation: int = 1, secret: JobSecret | None = None, own_process: bool = False) -> End:
-        made = (ProcessEnd if own_process else ThreadEnd)(me, incarnation, secret or self.secret)
+        made = (ProcessEnd if own_process else ThreadEnd)(me, incarnation, secret or self.secret, self._host)
         self._ends.append(made)
         return made
 

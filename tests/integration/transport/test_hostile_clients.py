@@ -149,3 +149,31 @@ def test_connections_that_say_nothing_are_closed(zeromq: ZeroMQKind) -> None:
             client.settimeout(max(0.1, deadline - monotonic()))
             while client.recv(1000):  # its greeting, and then the end
                 continue
+
+
+@pytest.mark.parametrize("proof", [b"", bytes(32), b"x"], ids=["none", "of another secret", "too short"])
+def test_a_process_of_this_user_without_the_secret_delivers_nothing(
+    proof: bytes, local: ZeroMQKind, tmp_path: Path
+) -> None:
+    victim = local.end(1)
+    with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.connect(victim.address)
+        stranger.send_multipart([proof + trap_message(tmp_path / "sprung"), b"more"], zmq.NOBLOCK)
+        stranger.send(b"", zmq.NOBLOCK)
+        stranger.send(bytes(100_000), zmq.NOBLOCK)
+        sleep(0.2)
+        undisturbed(local, victim)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_another_user_does_not_reach_a_worker(local: ZeroMQKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.getuid()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getuid", lambda: own + 1)  # the end takes the clients of this test for another user's
+        victim = local.end(1)
+    with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.connect(victim.address)
+        stranger.send(local.secret.derive("stream proof") + trap_message(Path("/nowhere")), zmq.NOBLOCK)
+        assert victim.run(acts.receive_quietly) == []

@@ -56,6 +56,18 @@ def test_the_vector_of_the_caller_is_left_alone() -> None:
     assert numbers.tolist() == [0, 1, 2, 3, 4]
 
 
+@given(st.binary(max_size=80), st.integers(0, 30), st.sampled_from([1, 7, 1024, 3000]))
+@settings(deadline=None)
+def test_f4_texts_of_each_length_have_the_slots_of_their_bytes(data: bytes, start: int, slots: int) -> None:
+    texts = [data.hex()[start : start + length] for length in range(len(data))]
+    pieces = [data[start : start + length] for length in range(len(data))]
+    for keys, kind in ((texts, pa.string()), (pieces, pa.large_binary())):
+        alone = [slot_of(key, slots) for key in keys]
+        assert [hash_and_size(key)[0] % slots for key in keys] == alone
+        assert slots_of(keys, slots) == alone
+        assert slots_of_arrow(pa.array(keys, kind), slots).to_pylist() == alone
+
+
 @pytest.mark.parametrize("beyond", [2**63, -(2**63) - 1, 10**400])
 def test_integers_beyond_64_bits_may_be_durable_among_others(beyond: int) -> None:
     keys = [*range(50), beyond, *range(50)]
