@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
 
 from msgspec import structs
 
@@ -32,7 +32,6 @@ from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator.autoscaler import Autoscaler
 from malstrom_py.workers.coordinator.metering import RateHistory
-from malstrom_py.workers.coordinator.reloading import ReloadDue, Reloads, Trial
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.commands import (
     AutoscaleCommand,
@@ -61,8 +60,6 @@ from malstrom_py.workers.reports.job_status import (
 )
 from malstrom_py.workers.reports.result import RunResult
 
-T = TypeVar("T")
-
 SnapshotDone = Callable[[SnapshotId | MalstromError], None]
 """A callback that the thread of the run calls once: with the id of the committed snapshot, or with the error."""
 
@@ -89,10 +86,7 @@ class CommandedWorkers(Protocol):
     def rescale(self, size: int | None, done: Done) -> None: ...
 
     def snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
-        """Make a snapshot whose barrier is injected from now on. Concurrent requests may share one snapshot.
-
-        ``copy_to``: copy it there, where no later snapshot needs or prunes it. `SnapshotError` if the job runs without.
-        """
+        """Make a snapshot whose barrier is injected from now on, and with ``copy_to`` a copy of it there."""
 
     def drain(self) -> None: ...
 
@@ -100,8 +94,18 @@ class CommandedWorkers(Protocol):
         """Stop every worker after the data in flight; with snapshots, after a last snapshot is committed."""
 
 
+class ReloadDue(Exception):
+    """The run has stopped at the cut ``snapshot``, ``at_s`` of its clock; the next one has the code ``prepared``."""
+
+    is_stop = True
+
+    def __init__(self, command: ReloadCommand, prepared: Any, snapshot: str, at_s: float) -> None:
+        super().__init__("the code of a step is reloaded")
+        self.command, self.prepared, self.snapshot, self.at_s = command, prepared, snapshot, at_s
+
+
 @dataclass(frozen=True, slots=True)
-class Pending:
+class _Pending:
     """A command that the thread of the run executes. ``done`` gets its result, or an error."""
 
     command: RescaleCommand | SnapshotCommand | ReloadCommand
@@ -117,16 +121,33 @@ class Pending:
             self.done.set_result(result)
 
 
-def _future() -> Future[Any]:
-    """Return a future that waiting threads cannot cancel."""
+@dataclass(slots=True)
+class _Reload:
+    """A reload in progress: until the cut, for which workers stop since ``began_s``, and then on trial."""
+
+    asked: _Pending
+    prepared: Any
+    began_s: float
+    on_trial: bool = False
+
+
+@dataclass(slots=True)
+class _Stop:
+    """The stop that was requested. ``drain``: None if none was; ``sent_s``: since when the workers know of it.
+    ``abandoned``: why the run ends immediately.
+    """
+
+    drain: bool | None = None
+    sent_s: float | None = None
+    abandoned: str = ""
+
+
+def _future(*result: Any) -> Future[Any]:
+    """Return a future that waiting threads cannot cancel, with its ``result`` if there is one."""
     made: Future[Any] = Future()
     made.set_running_or_notify_cancel()
-    return made
-
-
-def _done(result: T) -> Future[T]:
-    made: Future[T] = _future()
-    made.set_result(result)
+    for given in result:
+        made.set_result(given)
     return made
 
 
@@ -142,15 +163,17 @@ SAVE_S: Final = 300.0
 
 _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 _RECOVERING: Final = "recovering"
+_MOVES: Final = ("joining", "copying", "moving", "leaving")
+_STATES: Final[Mapping[str, State]] = {_RECOVERING: "recovering", **dict.fromkeys(_MOVES, "rescaling")}
 
 
 class CommandQueue:
     """The commands to job ``job`` from any thread, for the thread that runs it.
 
-    ``wake``: an event that each command sets, for an idle run; the run may replace it before it starts. ``pending``:
-    whether a command waits. ``ended``: the future of the end of the run; ``events``: the events of the job.
-    ``accepted`` is called with the drain flag of a stop before the caller gets an answer. ``kept``: whether the job has
-    snapshots.
+    ``wake``: an event that each command sets, for an idle run. ``pending``: whether a command waits. ``ended``: the
+    future of the end of the run; ``events``: the events of the job. ``accepted`` is called with the drain flag of a
+    stop before the caller gets an answer. ``kept``: whether the job has snapshots. ``watched``: whether anyone may
+    ask for the metrics of a run that has ended.
 
     >>> commands = CommandQueue("docs")
     >>> commands.known().phase
@@ -160,9 +183,12 @@ class CommandQueue:
     ('finished', 'finished')
     """
 
-    def __init__(self, job: str, *, kept: bool = False, accepted: Callable[[bool], None] = lambda _: None) -> None:
+    def __init__(
+        self, job: str, *, kept: bool = False, accepted: Callable[[bool], None] = lambda _: None, watched: bool = True
+    ) -> None:
         self.name = job
         self.kept = kept
+        self.is_watched = watched
         self._accepted = accepted
         self.wake = threading.Event()
         self.ended: Future[JobOutcome] = _future()
@@ -170,27 +196,20 @@ class CommandQueue:
         self.autoscaler = Autoscaler(job, self.events)
         self.rates = RateHistory()
         self.pending = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._clock = SystemClock()
-        self._asked: list[Pending] = []
-        self._unanswered: list[Pending] = []
+        self._asked: list[_Pending] = []
+        self._unanswered: list[_Pending] = []
         self._looks: dict[type[JobStatus | JobMetrics], Future[Any]] = {}
-        self._last_metrics = JobMetrics(job, "running", "opening")
-        self._metrics_at_s = self._clock.monotonic_s()
-        self._drain: bool | None = None
-        self._drain_sent = False
-        self._suspending_s = 0.0
-        self._abandoned = ""
+        self._metrics = JobMetrics(job, "running", "opening"), self._clock.monotonic_s()  # and when it was published
+        self._stop = _Stop()
         self._answering = False
         self._restarts = 0
-        self.is_watched = True
-        """Whether anyone may ask for the metrics of a run that has ended."""
-        self.reloads: Reloads | None = None
-        """Imports modules again; None for a run that cannot."""
-        self._reloading: tuple[Pending, Any, float] | None = None
-        self._on_trial: Pending | None = None
+        self._prepare: Callable[[str, Mapping[str, str]], Any] | None = None
+        self._reload: _Reload | None = None
         self._snapshots: SnapshotStatus | None = SnapshotStatus(None, None, 0) if kept else None
-        self._publish("opening", RunResult(job, {}, 0.0), 0)
+        self._published = JobStatus(job, "running", 0, "opening", RunResult(job, {}, 0.0), None)
+        self._published_s = self._clock.monotonic_s()
 
     # Any thread.
 
@@ -232,7 +251,7 @@ class CommandQueue:
                 return self._queue(command)
             case StopCommand():
                 ended = self.stop(drain=command.drain)
-                return ended if command.wait or ended.done() else _done(None)
+                return ended if command.wait or ended.done() else _future(None)
             case WaitCommand():
                 return self.ended
             case EventsCommand():
@@ -240,17 +259,21 @@ class CommandQueue:
             case MetricsCommand():
                 return self.rates.put_into_answer(self._look(JobMetrics, self.known_metrics), command.since)
             case AutoscaleCommand():
-                return self._autoscale(command)
+                if self.ended.done():
+                    raise self.ended.result().refusal(command.what)
+                self.autoscaler.set(command.options)
+                return _future(None)
 
     def unanswered(self, command: Command, done: Future[Any]) -> Result:
         """Return what a client gets whose ``command`` is not ``done`` in time, or raise `OperationInProgress`."""
-        if isinstance(command, EventsCommand):
-            self.events.forget(done)
-            return self.events.page(command.after, command.log)
-        if isinstance(command, StatusCommand):
-            return self.known()
-        if isinstance(command, MetricsCommand):
-            return self.rates.put_into(self.known_metrics(), command.since)
+        match command:
+            case EventsCommand():
+                self.events.forget(done)
+                return self.events.page(command.after, command.log)
+            case StatusCommand():
+                return self.known()
+            case MetricsCommand():
+                return self.rates.put_into(self.known_metrics(), command.since)
         raise in_progress(self.name, command.operation, command.timeout_s or 0.0) from None
 
     def stop(self, *, drain: bool | None) -> Future[JobOutcome]:
@@ -264,17 +287,13 @@ class CommandQueue:
         with self._lock:
             if self.ended.done():
                 return self.ended
-            if self._drain is None and self._has("savepoint"):
+            stop, is_new = self._stop, self._stop.drain is None
+            if is_new and self._has("savepoint"):
                 raise self._conflict("stop", "savepoint")
-            if self._drain is not None and self._drain != drain:
-                raise OperationInProgress(
-                    f"job {self.name!r} is being stopped {'with' if self._drain else 'without'} drain already: wait "
-                    f"for its end, or end the program that runs the job",
-                    job=self.name,
-                    operation="stop",
-                )
-            is_new = self._drain is None
-            self._drain = drain
+            if not is_new and stop.drain != drain:
+                already = f"is being stopped {'with' if stop.drain else 'without'} drain already"
+                raise self._busy("stop", f"{already}: wait for its end, or end the program that runs the job")
+            stop.drain = drain
             self.pending = True
         if is_new:
             self._accepted(drain)
@@ -284,35 +303,50 @@ class CommandQueue:
     def abandon(self, why: str) -> None:
         """End the run immediately, without drain and before all other commands."""
         with self._lock:
-            self._abandoned = why
+            self._stop.abandoned = why
             self.pending = True
         self.wake.set()
 
-    def known(self) -> JobStatus:
-        """Return the last status that the thread of the run has published."""
+    def known(self, *, fresh: bool = False) -> JobStatus:
+        """Return the last status that the thread of the run has published; ``fresh``: which it has done just now."""
         with self._lock:
-            return self._known()
+            error = self.ended.result().public_error() if self.ended.done() else None
+            is_now = fresh or not self._answering or self.ended.done()
+            return replace(
+                self._published,
+                state=self._state(),
+                error=None if error is None else str(error),
+                age_s=0.0 if is_now else self._clock.monotonic_s() - self._published_s,
+                restarts=self._restarts,
+                snapshots=self._snapshots,
+            )
 
     # The thread of the run.
 
+    def wakes(self, wake: threading.Event) -> None:
+        """Let each command set ``wake``, for which the run waits. Call this before the run starts."""
+        self.wake = wake
+
+    def reloads_with(self, prepare: Callable[[str, Mapping[str, str]], Any]) -> None:
+        """Let ``prepare(step, texts)`` import the module of a step again, and return what the next run is to use."""
+        self._prepare = prepare
+
     def answer_metrics(self, measure: Callable[[JobStatus], JobMetrics]) -> None:
         """Publish what ``measure`` returns of the present status, if a caller asks for metrics."""
-        with self._lock:
-            asked, known = self._looks.pop(JobMetrics, None), self._known(fresh=True)
-        if asked is not None:
-            self.publish_metrics(measure(known))
-            asked.set_result(self.known_metrics())
+        if JobMetrics in self._looks:
+            self.publish_metrics(measure(self.known(fresh=True)))
+            self._answer_looks(JobMetrics)
 
     def publish_metrics(self, metrics: JobMetrics) -> None:
         """Publish ``metrics`` for those who ask while the run does not answer."""
         with self._lock:
-            self._last_metrics, self._metrics_at_s = metrics, self._clock.monotonic_s()
+            self._metrics = metrics, self._clock.monotonic_s()
 
     def known_metrics(self) -> JobMetrics:
         """Return the last known metrics, with the state of the job now."""
         with self._lock:
-            status, metrics = self._known(), self._last_metrics
-            age_s = 0.0 if self.ended.done() else self._clock.monotonic_s() - self._metrics_at_s
+            status, (metrics, at_s) = self.known(), self._metrics
+            age_s = 0.0 if self.ended.done() else self._clock.monotonic_s() - at_s
         return structs.replace(
             metrics, state=status.state, phase=status.phase, error=status.error, restarts=status.restarts, age_s=age_s
         )
@@ -333,8 +367,8 @@ class CommandQueue:
         """Publish that the run calls `obey` from now on."""
         with self._lock:
             self._answering = True
-            self._phase = "steady"
-            self.pending = self.pending or bool(self._asked) or self._drain is not None
+            self._published = replace(self._published, phase="steady")
+            self.pending = self.pending or bool(self._asked) or self._stop.drain is not None
 
     def recover(self, counts: RunResult, workers: int, *, times: int = 1) -> None:
         """Publish that the run restarts from its last snapshot with ``workers`` new workers, which get all open
@@ -343,8 +377,8 @@ class CommandQueue:
         with self._lock:
             self._restarts += times
             self._asked, self._unanswered = self._unanswered + self._asked, []
-            self._drain_sent = False
-            self._reloading = None
+            self._stop.sent_s = None
+            self._reload = None if self._cutting else self._reload
         self.enter(_RECOVERING, counts, workers)
 
     def obey(self, coordinator: CommandedWorkers, count: Callable[[], RunResult]) -> None:
@@ -357,56 +391,56 @@ class CommandQueue:
             self.pending = False
             self._snapshots = coordinator.snapshots
             # A drain waits for the cut of a reload: the next run is drained.
-            drain = None if self._drain and self._reloading is not None else self._drain
-            drain_sent, self._drain_sent = self._drain_sent, drain is not None
-            taken: list[Pending] = []
+            stop, drain = self._stop, None if self._stop.drain and self._cutting else self._stop.drain
+            taken: list[_Pending] = []
             # A job that is being stopped starts no rescale: endless requests would prevent its end.
-            if drain is None and self._reloading is None:
+            if drain is None and not self._cutting:
                 taken, self._asked = self._asked, []
                 self._unanswered += taken
         self.refuse_if_abandoned()
-        if drain is not None and not drain_sent:
-            if drain:
-                coordinator.drain()
-            else:
-                coordinator.suspend()
-                self._suspending_s = self._clock.monotonic_s()
+        if drain is not None and stop.sent_s is None:
+            stop.sent_s = self._clock.monotonic_s()
+            (coordinator.drain if drain else coordinator.suspend)()
         for asked in taken:
             self._execute(coordinator, asked)
         counts = count()
         with self._lock:
             self._publish(coordinator.phase, counts, len(coordinator.members), coordinator.moving)
-            status, known = self._looks.pop(JobStatus, None), self._known(fresh=True)
-        if status is not None:
-            status.set_result(known)
-        if drain is None and self._reloading is not None:
-            self._check_reload(coordinator, *self._reloading)
-        if drain is False:
-            limit_s = SUSPEND_S if coordinator.snapshots is None else SAVE_S
-            if coordinator.suspended or self._clock.monotonic_s() - self._suspending_s >= limit_s:
+        self._answer_looks(JobStatus, fresh=True)
+        if drain is None and self._cutting:
+            self._check_reload(coordinator, self._cutting)
+        if drain is False and stop.sent_s is not None:
+            late_s = stop.sent_s + (SUSPEND_S if coordinator.snapshots is None else SAVE_S)
+            if coordinator.suspended or self._clock.monotonic_s() >= late_s:
                 raise self._stopped(has_last=coordinator.suspended)
             self.pending = True  # check again after the next step
 
-    def _reload(self, coordinator: CommandedWorkers, asked: Pending, command: ReloadCommand) -> None:
+    @property
+    def _cutting(self) -> _Reload | None:
+        """The reload for whose cut the workers stop."""
+        return None if self._reload is None or self._reload.on_trial else self._reload
+
+    def _begin_reload(self, coordinator: CommandedWorkers, asked: _Pending, command: ReloadCommand) -> None:
         """Import the module again, then stop all workers at the barrier of a snapshot."""
-        prepared = None if self.reloads is None else self.reloads.prepare(command.step, command.texts)
+        prepared = None if self._prepare is None else self._prepare(command.step, command.texts)
         if prepared is None or coordinator.snapshots is None:
             raise SnapshotError(
                 f"job {self.name!r} runs without snapshots, from which a reload continues and to which it goes back: "
                 f"start it with snapshots=mp.Snapshots(uri)"
             )
         coordinator.suspend()
-        self._reloading = asked, prepared, self._clock.monotonic_s()
+        self._reload = _Reload(asked, prepared, self._clock.monotonic_s())
 
-    def _check_reload(self, coordinator: CommandedWorkers, asked: Pending, prepared: Any, began_s: float) -> None:
+    def _check_reload(self, coordinator: CommandedWorkers, reload: _Reload) -> None:
         """Raise `ReloadDue` once all workers have stopped at the cut."""
         self.autoscaler.pause(now_s := self._clock.monotonic_s())
-        if coordinator.suspended and coordinator.snapshots is not None and isinstance(asked.command, ReloadCommand):
+        command = reload.asked.command
+        if coordinator.suspended and coordinator.snapshots is not None and isinstance(command, ReloadCommand):
             with self._lock:
-                self._unanswered.remove(asked)
-                self._on_trial = asked
-            raise ReloadDue(Trial(asked.command, prepared, coordinator.snapshots.last or "", now_s))
-        if now_s - began_s >= SAVE_S:
+                self._unanswered.remove(reload.asked)
+                reload.on_trial = True
+            raise ReloadDue(command, reload.prepared, coordinator.snapshots.last or "", now_s)
+        if now_s - reload.began_s >= SAVE_S:
             raise DeadlineError(
                 f"job {self.name!r}: the workers have not stopped for a reload within {SAVE_S:g} s. The job continues "
                 f"from its last snapshot",
@@ -418,7 +452,7 @@ class CommandQueue:
     @property
     def is_stopping(self) -> bool:
         """Whether a stop was requested."""
-        return self._drain is not None
+        return self._stop.drain is not None
 
     @property
     def wants_reload(self) -> bool:
@@ -428,7 +462,7 @@ class CommandQueue:
     def refuse_if_stopped(self) -> None:
         """Raise `JobEnded` if the job is stopped without drain: a run must not start or commit."""
         self.refuse_if_abandoned()
-        if self._drain is False:
+        if self._stop.drain is False:
             raise self._stopped(has_last=False)
 
     def announce(self, ending: JobOutcome) -> None:
@@ -443,66 +477,54 @@ class CommandQueue:
         """Answer all open commands, because the run has ended. Later commands are answered immediately. Call once."""
         self.announce(ending)
         with self._lock:
-            self._publish("ended", ending.counts, self._workers)
+            self._publish("ended", ending.counts, self._published.workers)
             unanswered = self._asked + self._unanswered
-            if self._on_trial is not None:
-                unanswered.append(self._on_trial)
-            self._asked, self._unanswered, self._on_trial = [], [], None
+            if self._reload is not None and self._reload.on_trial:
+                unanswered.append(self._reload.asked)
+            self._asked, self._unanswered, self._reload = [], [], None
             # Set under the lock, so that no thread finds an ended job without its ending.
             self.ended.set_result(ending)
         for asked in unanswered:
             asked.answer(ending.refusal(asked.command.what))
         self._answer_looks(JobStatus, JobMetrics)
 
-    def _autoscale(self, command: AutoscaleCommand) -> Future[Any]:
-        if self.ended.done():
-            raise self.ended.result().refusal(command.what)
-        self.autoscaler.set(command.options)
-        return _done(None)
-
     def _look(self, kind: type[JobStatus | JobMetrics], known: Callable[[], Any]) -> Future[Any]:
         """Request the status or the metrics of the job. All requests before the next answer share it."""
         with self._lock:
-            asked = None
-            if self._answering and not self.ended.done():
-                asked = self._looks.setdefault(kind, _future())
-                self.pending = True
-        if asked is None:
-            return _done(known())
+            if self.ended.done() or not self._answering:
+                return _future(known())
+            asked = self._looks.setdefault(kind, _future())
+            self.pending = True
         self.wake.set()
         return asked
 
-    def _answer_looks(self, *kinds: type[JobStatus | JobMetrics]) -> None:
+    def _answer_looks(self, *kinds: type[JobStatus | JobMetrics], fresh: bool = False) -> None:
         """Answer requests of these kinds by what is known."""
         with self._lock:
             looks = [(kind, self._looks.pop(kind)) for kind in kinds if kind in self._looks]
         for kind, asked in looks:
-            asked.set_result(self.known() if kind is JobStatus else self.known_metrics())
+            asked.set_result(self.known(fresh=fresh) if kind is JobStatus else self.known_metrics())
 
     def _queue(self, command: RescaleCommand | SnapshotCommand | ReloadCommand) -> Future[Any]:
         operation, saves = command.operation, not isinstance(command, RescaleCommand)
         if isinstance(command, RescaleCommand) and command.size is not None:
             check_size(command.size)
         with self._lock:
-            if saves and self._drain is not None and not self.ended.done():
+            if saves and self._stop.drain is not None and not self.ended.done():
                 raise self._conflict(operation, "stop")
             if operation in {"savepoint", "reload"} and self._has(operation):
                 raise self._conflict(operation, operation)
             if self.ended.done():
                 raise self.ended.result().refusal(command.what)
             if len(self._asked) >= ASKED_MAX:
-                raise OperationInProgress(
-                    f"job {self.name!r} has not taken {ASKED_MAX:,} earlier commands yet: wait for them first",
-                    job=self.name,
-                    operation=operation,
-                )
-            asked = Pending(command, _future())
+                raise self._busy(operation, f"has not taken {ASKED_MAX:,} earlier commands yet: wait for them first")
+            asked = _Pending(command, _future())
             self._asked.append(asked)
             self.pending = True
         self.wake.set()
         return asked.done
 
-    def _execute(self, coordinator: CommandedWorkers, asked: Pending) -> None:
+    def _execute(self, coordinator: CommandedWorkers, asked: _Pending) -> None:
         restarts, command = self._restarts, asked.command
 
         def done(result: RescaleReport | SnapshotId | MalstromError) -> None:
@@ -511,7 +533,7 @@ class CommandQueue:
                     return  # an answer of a run that was restarted since
                 self._unanswered.remove(asked)
                 if isinstance(result, RescaleReport):
-                    self._workers = len(result.members)
+                    self._published = replace(self._published, workers=len(result.members))
             asked.answer(result)
 
         try:
@@ -521,7 +543,7 @@ class CommandQueue:
                 if not command.wait:
                     asked.answer(None)
             elif isinstance(command, ReloadCommand):
-                self._reload(coordinator, asked, command)
+                self._begin_reload(coordinator, asked, command)
             else:
                 coordinator.snapshot(done, copy_to=command.uri)
         except (PlanError, ReloadError, SnapshotError) as error:
@@ -531,63 +553,43 @@ class CommandQueue:
 
     def tried(self, result: ReloadReport | MalstromError) -> None:
         """Answer the reload whose trial has ended."""
-        asked, self._on_trial = self._on_trial, None
-        if asked is not None:
-            asked.answer(result)
+        reload, self._reload = self._reload, None
+        if reload is not None:
+            reload.asked.answer(result)
 
     def _has(self, operation: str) -> bool:
         """Return whether a command of this kind waits or is being executed."""
-        trial = [] if self._on_trial is None else [self._on_trial]
-        return any(asked.command.operation == operation for asked in self._asked + self._unanswered + trial)
+        known = [*self._asked, *self._unanswered, *([] if self._reload is None else [self._reload.asked])]
+        return any(asked.command.operation == operation for asked in known)
 
     def _conflict(self, wanted: str, operation: str) -> OperationInProgress:
         state = {"stop": "is being stopped", "savepoint": "is making a savepoint", "reload": "is reloading a step"}
-        return OperationInProgress(
-            f"job {self.name!r} {state[operation]}, so there can be no {wanted} now: wait for its end",
-            job=self.name,
-            operation=operation,
-        )
+        return self._busy(operation, f"{state[operation]}, so there can be no {wanted} now: wait for its end")
+
+    def _busy(self, operation: str, why: str) -> OperationInProgress:
+        return OperationInProgress(f"job {self.name!r} {why}", job=self.name, operation=operation)
 
     def _publish(self, phase: str, counts: RunResult, workers: int, moving: Moving | None = None) -> None:
-        self._phase, self._counts, self._workers, self._moving = phase, counts, workers, moving
-        self._known_at_s = self._clock.monotonic_s()
-
-    def _known(self, *, fresh: bool = False) -> JobStatus:
-        error = self.ended.result().public_error() if self.ended.done() else None
-        fresh = fresh or not self._answering or self.ended.done()
-        age_s = 0.0 if fresh else self._clock.monotonic_s() - self._known_at_s
-        return JobStatus(
-            self.name,
-            self._state(),
-            self._workers,
-            self._phase,
-            self._counts,
-            None if error is None else str(error),
-            age_s,
-            self._moving,
-            self._restarts,
-            self._snapshots,
-        )
+        self._published = JobStatus(self.name, "running", workers, phase, counts, None, moving=moving)
+        self._published_s = self._clock.monotonic_s()
 
     def _state(self) -> State:
         if self.ended.done():
             return self.ended.result().how
-        if self._drain is not None:
+        if self._stop.drain is not None:
             return "stopping"
-        if self._phase == _RECOVERING:
-            return "recovering"
-        return "rescaling" if self._phase in {"joining", "copying", "moving", "leaving"} else "running"
+        return _STATES.get(self._published.phase, "running")
 
     def refuse_if_abandoned(self) -> None:
         """Raise `JobEnded` if the run was abandoned."""
-        if self._abandoned:
-            message = f"job {self.name!r} was stopped: {self._abandoned}, and {self._describe_result()}"
+        if why := self._stop.abandoned:
+            message = f"job {self.name!r} was stopped: {why}, and {self._describe_result()}"
             raise JobEnded(message, job=self.name, how="stopped")
 
     def _stopped(self, *, has_last: bool) -> JobEnded:
         message = f"job {self.name!r} was stopped without drain: {self._describe_result()}"
         # A run that restarts from a snapshot has undone everything after it, so that snapshot is the last one.
-        last = self._snapshots.last if self._snapshots and (has_last or self._phase == _RECOVERING) else None
+        last = self._snapshots.last if self._snapshots and (has_last or self._published.phase == _RECOVERING) else None
         if self._snapshots is not None and last is None:
             message += ". No last snapshot was made: records that are in no snapshot are processed again after a start"
             log(_LOG, logging.WARNING, "%s", message, job=self.name)

@@ -32,7 +32,7 @@ from malstrom_py.events import (
 from malstrom_py.logs import log
 from malstrom_py.operators.logic import KeyedLogic
 from malstrom_py.sources.base import Part
-from malstrom_py.workers.coordinator.reloading import ReloadDue
+from malstrom_py.workers.coordinator.command_queue import ReloadDue
 from malstrom_py.workers.reports.error_transfer import failed_worker, trace_of
 from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_status import RescaleReport, SnapshotStatus

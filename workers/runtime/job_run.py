@@ -19,7 +19,6 @@ from malstrom_py.errors.text import public_text
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator, G
-from malstrom_py.workers.coordinator.reloading import Trial
 from malstrom_py.workers.coordinator.snapshot_coordinator import result_in
 from malstrom_py.workers.engine.garbage import fewer_collections
 from malstrom_py.workers.reports.job_status import JobStatus
@@ -27,6 +26,7 @@ from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.interrupts import Interrupts
 from malstrom_py.workers.runtime.progress import Progress
 from malstrom_py.workers.runtime.source_pinning import SourcePins
+from malstrom_py.workers.runtime.supervisor import Trial
 
 
 class JobRun(Generic[G]):
@@ -46,7 +46,7 @@ class JobRun(Generic[G]):
         self._commands = commands or CommandQueue(plan.job)
         self._progress = progress
         self._coordinator = coordinator
-        self._commands.wake = self._coordinator.wake
+        self._commands.wakes(coordinator.wake)
         self._interrupts = Interrupts()
         self._commit = self._coordinator.commit
         self._pins = SourcePins(plan, clock)

@@ -94,8 +94,8 @@ class LocalRuntime(Generic[G]):
         try:
             refuse_in_coroutine(f"{self._name}.run")
             plan = check_job(job, f"{self._name}.run").plan()
-            commands = CommandQueue(plan.job, kept=self._snapshot_use is not None)
-            commands.is_watched = control or self._observers.any
+            watched = control or self._observers.any
+            commands = CommandQueue(plan.job, kept=self._snapshot_use is not None, watched=watched)
             run = self._controlled(plan, commands, progress_for(plan, self._options.progress))
             stopping = None
             if stop_on_sigterm:

@@ -10,18 +10,18 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
-from typing import Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import FencedError, JobEnded, MalstromError, PlanError, ReloadError
 from malstrom_py.errors.text import public_text
 from malstrom_py.events import Error, Reload, Restarting
 from malstrom_py.logs import log
-from malstrom_py.workers.coordinator.command_queue import CommandQueue
+from malstrom_py.workers.coordinator.command_queue import CommandQueue, ReloadDue
 from malstrom_py.workers.coordinator.job_events import is_stop
-from malstrom_py.workers.coordinator.reloading import ReloadDue, Trial
+from malstrom_py.workers.reports.commands import ReloadCommand
 from malstrom_py.workers.reports.job_status import ReloadReport
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.hot_reload import HotReload
@@ -95,6 +95,27 @@ _NAP_S: Final = 0.05
 _LOG: Final = logging.getLogger("malstrom_py")
 
 
+@dataclass(slots=True)
+class Trial:
+    """The reload of ``command`` with the code ``prepared``. ``snapshot``: the cut, on all workers, at ``cut_s``.
+
+    ``until_s``: when the new code has proved itself; ``pause_s``: how long no worker had processed records by then.
+    Times are of the run's clock, in seconds.
+    """
+
+    command: ReloadCommand
+    prepared: Any = field(repr=False)
+    snapshot: str
+    cut_s: float
+    until_s: float | None = None
+    pause_s: float = 0.0
+
+    def begin(self, now_s: float) -> None:
+        """Begin the trial: the new code processes records."""
+        self.pause_s = now_s - self.cut_s
+        self.until_s = now_s + self.command.probation_s
+
+
 class SupervisedRun(Protocol):
     """One run of a job."""
 
@@ -145,7 +166,9 @@ class Supervisor(Generic[R]):
         self._clock = clock
         self._restarted = restarted
         self._at_end = at_end
-        self._reloads = commands.reloads = reloads
+        self._reloads = reloads
+        if reloads is not None:
+            commands.reloads_with(reloads.prepare)
         self._again = False
         self.restarts = 0
         self.now = make(False, None)
@@ -157,7 +180,7 @@ class Supervisor(Generic[R]):
                 try:
                     result = self.now.execute()
                 except ReloadDue as due:
-                    self._change_code(due.trial)
+                    self._change_code(due)
                     continue
                 except Exception as error:
                     if self.now.trial is not None and not (is_stop(error) or isinstance(error, FencedError)):
@@ -177,12 +200,12 @@ class Supervisor(Generic[R]):
         """Return the counts of the current run so far."""
         return self.now.result()
 
-    def _change_code(self, trial: Trial) -> None:
+    def _change_code(self, due: ReloadDue) -> None:
         """Make the next run, from the snapshot of the cut, with the new code."""
         assert self._reloads is not None
-        self._reloads.install(trial.prepared)
-        self._commands.events.emit(Reload(trial.command.step, trial.snapshot))
-        self._next_run(trial)
+        self._reloads.install(due.prepared)
+        self._commands.events.emit(Reload(due.command.step, due.snapshot))
+        self._next_run(Trial(due.command, due.prepared, due.snapshot, due.at_s))
 
     def _roll_back(self, trial: Trial, error: Exception) -> None:
         """Make the next run, from the snapshot of the cut, with the former code."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -21,11 +21,10 @@ from malstrom_py.errors import (
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
-from malstrom_py.workers.coordinator.reloading import Trial
 from malstrom_py.workers.reports.commands import ReloadCommand
 from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
-from malstrom_py.workers.runtime.supervisor import Restart, RestartBudget, Supervisor
+from malstrom_py.workers.runtime.supervisor import Restart, RestartBudget, Supervisor, Trial
 
 FINE = RunResult("job", {}, 1.0)
 
@@ -173,6 +172,9 @@ class Reverted:
     """A reload that notes whether it was taken back."""
 
     is_back = False
+
+    def prepare(self, step: str, texts: Mapping[str, str]) -> None:
+        raise NotImplementedError
 
     def roll_back(self) -> None:
         self.is_back = True
