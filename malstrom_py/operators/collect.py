@@ -13,7 +13,7 @@ from malstrom_py.data.messages import Collect as CollectMessage
 from malstrom_py.errors import CodecError
 from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator, distinct, keys_of
-from malstrom_py.state.keyed_state import Migrate
+from malstrom_py.state.keyed_state import KeyedState, Migrate
 
 
 class CollectStep(StatefulOperator):
@@ -90,6 +90,11 @@ class CollectStep(StatefulOperator):
             # The acquired keys are the last in the dict.
             self._turn(list(islice(reversed(state.values), len(state.values) - before)), now_s)
         out.forward(message)
+
+    @property
+    def packs_ahead(self) -> KeyedState | None:
+        self._look_for_restored()
+        return self.state
 
     def install(self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None) -> None:
         keys, remark = self.take_over(chain, slots, migrate)

@@ -204,6 +204,11 @@ class StatefulOperator(Operator):
         return self.state if type(self).on_control is StatefulOperator.on_control else None
 
     @property
+    def packs_ahead(self) -> KeyedState | None:
+        """The state, if all that a barrier writes of it may be packed before (S2): it is what records have made it."""
+        return self.state_ahead
+
+    @property
     def keys(self) -> int | None:
         return len(self.state.values)
 

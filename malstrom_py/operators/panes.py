@@ -165,6 +165,9 @@ class Panes(ManyValues):
     def changed_columns(self) -> list[pa.Array]:
         return [_changed_in(groups) for _, groups in self._arrays()]
 
+    def key_column(self) -> pa.Array:
+        return one_column([groups.keys() for _, groups in self._arrays()]).unique()
+
     def _arrays(self) -> list[tuple[int, Groups]]:
         """Return the panes in arrays."""
         return [(pane, there) for pane, there in self.open.items() if isinstance(there, Groups)]

@@ -23,7 +23,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, compress, pairwise, repeat
 from itertools import chain as in_turn
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -133,6 +133,9 @@ _UNSUMMED: Final = _HEAD.size - 8
 Rows = tuple[Sequence[bytes], Sequence[bytes]]
 """Keys, and their entries."""
 
+NamedRows = tuple[Sequence[Any], list[bytes], list[bytes]]
+"""Keys as Python values, their stored forms, and their entries."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -146,7 +149,7 @@ class Block:
     form: Form | None = None
 
 
-_Written = tuple[int, int, bytes, Form | None]
+Written = tuple[int, int, bytes, Form | None]
 """A block to write: its slot, its number of entries, its bytes, and its form."""
 
 
@@ -157,8 +160,13 @@ def artefact(rows: Mapping[int, Rows], *, delta: bool, note: bytes = b"") -> byt
     >>> is_delta(data), [(slot, list(zip(*rows))) for slot, rows in contents(data)]
     (True, [(7, [(b'a', b'1'), (b'b', b'')])])
     """
-    blocks = [(slot, len(rows[slot][0]), _block(*rows[slot]), None) for slot in sorted(rows)]
-    return _assembled(blocks, delta=delta, note=note)
+    return assembled([row_block(slot, *rows[slot]) for slot in sorted(rows)], delta=delta, note=note)
+
+
+def row_block(slot: int, keys: Collection[bytes], entries: Collection[bytes]) -> Written:
+    """Return the block of a slot, for `assembled`."""
+    lengths = in_turn.from_iterable(zip(map(len, keys), map(len, entries), strict=True))
+    return slot, len(keys), b"".join((struct.pack(f"<{2 * len(keys)}I", *lengths), *keys, *entries)), None
 
 
 def column_artefact(image: ColumnImage, *, delta: bool, note: bytes = b"") -> bytes:
@@ -170,7 +178,7 @@ def column_artefact(image: ColumnImage, *, delta: bool, note: bytes = b"") -> by
     [(7, 'a', 3), (7, 'b', 5)]
     """
     form = image.form
-    return _assembled([(*block, form) for block in column_blocks(image)], delta=delta, note=note)
+    return assembled([(*block, form) for block in column_blocks(image)], delta=delta, note=note)
 
 
 def is_delta(data: bytes) -> bool:
@@ -187,7 +195,7 @@ def contents(data: bytes, slots: Collection[int] | None = None) -> Iterator[tupl
             yield slot, (list(rows), list(rows.values()))
 
 
-def newest(chain: Sequence[Opened], slot: int) -> dict[bytes, bytes]:
+def newest(chain: Sequence[Opened], slot: int, *, with_gone: bool = False) -> dict[bytes, bytes]:
     """Return key -> entry of a slot from the last artefact of the chain that has the key, without dropped keys."""
     found: dict[bytes, bytes] = {}
     gone = False
@@ -197,7 +205,7 @@ def newest(chain: Sequence[Opened], slot: int) -> dict[bytes, bytes]:
             rows = opened.rows(block)
             gone = gone or (opened.delta and b"" in rows.values())
             found.update(rows)
-    return {key: entry for key, entry in found.items() if entry} if gone else found
+    return {key: entry for key, entry in found.items() if entry} if gone and not with_gone else found
 
 
 def opened_chain(chain: Sequence[bytes]) -> list[Opened]:
@@ -221,7 +229,7 @@ def merged(chain: Sequence[bytes]) -> bytes:
     """
     opened = opened_chain(chain)
     base, *deltas = opened
-    blocks: list[_Written] = []
+    blocks: list[Written] = []
     changed: list[int] = []
     for slot in {slot for one in opened for slot in one.blocks}:
         block = base.blocks.get(slot)
@@ -229,15 +237,15 @@ def merged(chain: Sequence[bytes]) -> bytes:
             blocks.append((slot, block.entries, base.checked(block), block.form))
         else:
             changed.append(slot)
-    for form, slots in _by_form(opened, changed).items():
+    for form, slots in by_form(opened, changed).items():
         if form is not None:
             blocks += ((*block, form) for block in column_blocks(_newest_columns(opened, form, slots)))
             continue
         for slot in slots:
             found = newest(opened, slot)
             if found:
-                blocks.append((slot, len(found), _block(found, found.values()), None))
-    return _assembled(sorted(blocks, key=itemgetter(0)), delta=False, note=opened[-1].note)
+                blocks.append(row_block(slot, found, found.values()))
+    return assembled(sorted(blocks, key=itemgetter(0)), delta=False, note=opened[-1].note)
 
 
 def columns_in(chain: Sequence[Opened], slots: Collection[int] | None = None) -> ColumnImage | None:
@@ -247,12 +255,12 @@ def columns_in(chain: Sequence[Opened], slots: Collection[int] | None = None) ->
         SnapshotError: a block is damaged.
     """
     there = {slot for one in chain for slot in one.blocks}
-    forms = _by_form(chain, there if slots is None else there.intersection(slots))
+    forms = by_form(chain, there if slots is None else there.intersection(slots))
     form, *others = forms or [None]
     return None if form is None or others else _newest_columns(chain, form, forms[form])
 
 
-def _by_form(chain: Sequence[Opened], slots: Iterable[int]) -> dict[Form | None, list[int]]:
+def by_form(chain: Sequence[Opened], slots: Iterable[int]) -> dict[Form | None, list[int]]:
     """Return the form in which each of ``slots`` is merged -> these slots, ascending. None: as rows."""
     found: dict[Form | None, list[int]] = {}
     for slot in sorted(slots):
@@ -422,12 +430,8 @@ def by_slot(slots: Sequence[int], keys: Sequence[bytes], entries: Sequence[bytes
     return dealt
 
 
-def _block(keys: Collection[bytes], entries: Collection[bytes]) -> bytes:
-    lengths = in_turn.from_iterable(zip(map(len, keys), map(len, entries), strict=True))
-    return b"".join((struct.pack(f"<{2 * len(keys)}I", *lengths), *keys, *entries))
-
-
-def _assembled(blocks: Sequence[_Written], *, delta: bool, note: bytes) -> bytes:
+def assembled(blocks: Sequence[Written], *, delta: bool, note: bytes = b"") -> bytes:
+    """Return the artefact of ``blocks``, whose slots ascend."""
     index = [(slot, entries, len(data), xxhash.xxh3_64_intdigest(data), form) for slot, entries, data, form in blocks]
     return _framed(index, [data for _, _, data, _ in blocks], delta=delta, note=note)
 
@@ -461,6 +465,16 @@ class SlotImage(NamedTuple):
     keys: list[Any]
     values: list[Any]
     times: dict[Any, Times]
+
+    def migrated(self, migrate: Callable[[Any, Any], Any]) -> SlotImage:
+        """Return the image with migrated values. A key that has only timers is unchanged."""
+        states = [
+            None if value is None else migrate(key, value) for key, value in zip(self.keys, self.values, strict=True)
+        ]
+        kept = [new is not None or old is None for new, old in zip(states, self.values, strict=True)]
+        stay = dict.fromkeys(compress(self.keys, kept))
+        times = {key: at for key, at in self.times.items() if key in stay}
+        return SlotImage(self.slot, list(stay), list(compress(states, kept)), times)
 
 
 class KeyedEntry(NamedTuple):

@@ -130,6 +130,19 @@ class Changes:
         self._columns = []
         self.noted = set()
 
+    @property
+    def count(self) -> int:
+        """How many keys have been noted since the last snapshot; one in several columns counts several times."""
+        return len(self.noted or ()) + sum(map(len, self._columns))
+
+    def forget(self) -> None:
+        """Write all state in full at the next barrier, and track no keys until then."""
+        self.noted, self._columns = None, []
+
+    def begin_names(self, *, mixed: bool) -> None:
+        """Begin a chain that is written in pieces. ``mixed``: its keys are not `alike`."""
+        self._names = {} if mixed else None
+
     def as_columns(self, *, full: bool) -> bool:
         """Return whether keys of columns have one stored form all along the chain, which begins if ``full``."""
         if full:

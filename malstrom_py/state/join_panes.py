@@ -265,7 +265,7 @@ class JoinPanes(JoinSides):
         import numpy as np
         import pyarrow as pa
 
-        keys = self._live_keys()
+        keys = self.key_column()
         slots = np.array(slots_of(keys.to_pylist()), np.int64)
         leaves = np.isin(slots, list(wanted))
         return keys.filter(pa.array(leaves)), slots[leaves]
@@ -273,7 +273,7 @@ class JoinPanes(JoinSides):
     def _blocks(self) -> list[Block]:
         return [block for kept in self.sides for block in kept.blocks]
 
-    def _live_keys(self) -> pa.Array:
+    def key_column(self) -> pa.Array:
         return _distinct([block.batch.key_column for block in self._blocks()])
 
     def state_of(self, records: Sequence[Record]) -> dict[int, tuple[list[Any], list[Any]]]:

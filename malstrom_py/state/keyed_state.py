@@ -21,8 +21,8 @@ from malstrom_py.errors import CodecError, InternalError, SnapshotError, shown
 from malstrom_py.state.ahead import KeptAside, SentKeys
 from malstrom_py.state.artefact import (
     NO_TIMES,
+    NamedRows,
     Opened,
-    SlotImage,
     Times,
     artefact,
     by_slot,
@@ -43,6 +43,7 @@ from malstrom_py.state.timers import Timers
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from malstrom_py.state.ahead_of_barrier import AheadOfBarrier, PackedPart
     from malstrom_py.state.group_index import Keys
 
 Migrate = Callable[[Any, Any], Any]
@@ -56,7 +57,8 @@ class KeyedState(StepValues):
     """
 
     __slots__ = (
-        *("_aside", "_changes", "_codec", "_sent", "clock_timers", "expiry", "step", "timers", "untried"),
+        *("_ahead", "_aside", "_changes", "_codec", "_packed", "_sent"),
+        *("clock_timers", "expiry", "step", "timers", "untried"),
         "__weakref__",
     )
 
@@ -65,6 +67,8 @@ class KeyedState(StepValues):
         self.step = step
         self._codec = codec
         self._changes: Changes | None = None
+        self._ahead: AheadOfBarrier | None = None
+        self._packed: Sequence[PackedPart] = ()
         self._sent: SentKeys | None = None
         self._aside = KeptAside()
         self.timers = Timers()
@@ -119,7 +123,9 @@ class KeyedState(StepValues):
         self._changes = Changes(slots_of)
         self.untried = True
 
-    def _tracking(self) -> Changes:
+    @property
+    def changes(self) -> Changes:
+        """The log of changes. `InternalError` unless they are tracked."""
         if self._changes is None:
             raise InternalError(f"step {self.step!r}: its state is not tracked")
         return self._changes
@@ -308,24 +314,64 @@ class KeyedState(StepValues):
             keys, values, times = sent
             self._take_in(keys, values, times, how)
 
+    def pack_ahead(self, snapshot: str, parent: str | None, *, keys_max: int | None = None) -> AheadOfBarrier:
+        """S2: return what packs state ahead of the next barrier, that of ``snapshot``. Requires `track`."""
+        from malstrom_py.state.ahead_of_barrier import AheadOfBarrier  # a job is defined without it
+
+        self._ahead = AheadOfBarrier(self, snapshot, parent, keys_max=keys_max)
+        return self._ahead
+
+    def take_packed(self) -> Sequence[PackedPart]:
+        """S2: return, once, what was packed ahead of the last barrier; the `artefact` of that is relative to it."""
+        packed, self._packed = self._packed, ()
+        return packed
+
     def artefact(self, barrier: AbsBarrier, *, remark: bytes = b"") -> bytes:
-        """Return a keyed artefact of the changes since the barrier's parent, or of all state (S2). Requires `track`."""
-        changes = self._tracking()
-        made = self._written_columns(changes, barrier, remark)
-        if made is not None:
-            return made
-        if isinstance(self.values, ManyValues):
-            changes.note(self.values.changed_keys(), self.values)
-        due = changes.due(barrier.parent)
-        made = None if due is None else self._written(changes, list(due), full=False, remark=remark)
-        if made is None:
-            due = None
-            made = self._written(changes, self._held(), full=True, remark=remark)
+        """Return a keyed artefact of the changes since the barrier's parent, or of all state (S2). Requires `track`.
+
+        If state was packed ahead, the changes are those since then, and `take_packed` returns the rest.
+        """
+        ahead, self._ahead = self._ahead, None
+        parent = barrier.parent if ahead is None else ahead.finish()
+        keys, is_full = self.due(parent)
+        image = None if isinstance(keys, list) else self.image_of(None if is_full else keys, is_full=is_full)
+        if image is not None:
+            made: bytes | None = column_artefact(image, delta=not is_full, note=remark)
+        else:
+            keys = keys if isinstance(keys, list) else keys.to_pylist()
+            made = self._written(keys, is_full=is_full, remark=remark)
+            if made is None:
+                is_full = True
+                made = self._written(self._held(), is_full=True, remark=remark)
         if made is None:
             raise InternalError(f"step {self.step!r}: its keys have no names in a new chain")
-        changes.written(barrier.snapshot, barrier.parent, due)
-        self._note_timers(changes)
+        self._packed = () if is_full or ahead is None else ahead.parts
+        written = None if is_full or self._packed else set(keys) if isinstance(keys, list) else keys
+        self.changes.written(barrier.snapshot, parent, written)
+        self._note_timers(self.changes)
         return made
+
+    def due(self, parent: str | None) -> tuple[list[Any] | pa.Array, bool]:
+        """Return the keys that a barrier with ``parent`` would write, as a column if arrays hold the values, and
+        whether these are all keys with state.
+        """
+        changes, values = self.changes, self._columns()
+        if values is not None:
+            for column in values.changed_columns():
+                self.note_column(column)
+            with suppress(NotColumnar):
+                of_column = changes.due_column(parent)
+                if changes.as_columns(full=of_column is None):
+                    return values.key_column() if of_column is None else of_column, of_column is None
+        if isinstance(self.values, ManyValues):
+            changes.note(self.values.changed_keys(), self.values)
+        due = changes.due(parent)
+        return (self._held(), True) if due is None else (list(due), False)
+
+    def round_begun(self, name: str) -> None:
+        """Note what changes from now on as changed since ``name``."""
+        self.changes.written(name, None, None)
+        self._note_timers(self.changes)
 
     def install(
         self, chain: Sequence[bytes], slots: Collection[int], *, migrate: Migrate | None = None
@@ -348,14 +394,14 @@ class KeyedState(StepValues):
         for _, image in runs_in(chain, self._codec, slots=slots, step=self.step):
             if len(set(image.keys)) != len(image.keys):
                 raise SnapshotError(f"step {self.step!r}: the state to restore is damaged: it has a key twice")
-            taken = image if migrate is None else _migrated(image, migrate)
+            taken = image if migrate is None else image.migrated(migrate)
             self._take_in(taken.keys, taken.values, taken.times, "restored from two workers")
             installed += taken.keys
         return installed, Opened(chain[-1]).note
 
     def continue_chain(self, snapshot: str) -> None:
         """Write the next artefact as changes since ``snapshot``, whose state is the installed one. Requires `track`."""
-        changes, columns = self._tracking(), self._columns()
+        changes, columns = self.changes, self._columns()
         changes.continued(snapshot, [] if columns is not None else self._held())
         if columns is not None:
             columns.changed_columns()
@@ -372,10 +418,11 @@ class KeyedState(StepValues):
 
     def snapshot(self) -> bytes:
         """Return all state as a full artefact of one slot, for a step whose keys are on no other worker."""
-        made = self._written(Changes(lambda keys: [0] * len(keys)), self._held(), full=True, remark=b"")
-        if made is None:
-            raise InternalError(f"step {self.step!r}: its keys have no names in a new chain")
-        return made
+        keys = self._held()
+        values = self.values_of(keys)
+        entries = encoded_entries(self._codec, keys, values, self._times_of(keys, values), step=self.step)
+        forms = self._codec.encode_each_at_rest(keys, step=self.step, keys=keys)
+        return artefact({0: (forms, entries)} if keys else {}, delta=False)
 
     def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
         """Install the result of `snapshot`, for the keys that are ``owned`` here (S5: any N restores on any M)."""
@@ -434,27 +481,16 @@ class KeyedState(StepValues):
         fixed = values is not None or self.values or self.expiry is not None
         return values if fixed or self.arrays is None else self.arrays()
 
-    def _written_columns(self, changes: Changes, barrier: AbsBarrier, remark: bytes) -> bytes | None:
-        """Return an artefact of columns; None if rows have to be written."""
+    def image_of(self, keys: pa.Array | None, *, is_full: bool) -> ColumnImage | None:
+        """Return a `storable` image of ``keys``, None: of all; None if rows must be written."""
         values = self._columns()
         if values is None:
             return None
-        for column in values.changed_columns():
-            self.note_column(column)
         try:
-            due = changes.due_column(barrier.parent)
-            if not changes.as_columns(full=due is None):
-                return None
-            image = storable(values.image(due, changes.slots_of))
+            image = storable(values.image(keys, self.changes.slots_of))
         except NotColumnar:
             return None
-        if image is None:
-            return None
-        if due is None:
-            image = image._replace(gone=None, gone_slots=None)
-        changes.written(barrier.snapshot, barrier.parent, due)
-        self._note_timers(changes)
-        return column_artefact(image, delta=due is not None, note=remark)
+        return image._replace(gone=None, gone_slots=None) if is_full and image is not None else image
 
     def _take_in_columns(self, image: ColumnImage, how: str) -> bool:
         """Install an image into arrays; False if they do not hold it."""
@@ -513,20 +549,30 @@ class KeyedState(StepValues):
             expiry.undated.update(undated)
             self.note(undated)
 
-    def _written(self, changes: Changes, keys: list[Any], *, full: bool, remark: bytes) -> bytes | None:
+    def _written(self, keys: list[Any], *, is_full: bool, remark: bytes) -> bytes | None:
         """Return an artefact of ``keys``; None if it must be a full one (`Changes.names`)."""
+        rows = self.rows_of(keys, is_full=is_full, is_first=is_full)
+        if rows is None:
+            return None
+        names, forms, entries = rows
+        return artefact(by_slot(self.changes.slots_of(names), forms, entries), delta=not is_full, note=remark)
+
+    def rows_of(self, keys: list[Any], *, is_full: bool, is_first: bool) -> NamedRows | None:
+        """Return ``keys`` as the chain names them, their stored forms and entries; None: it does not (`Changes.names`).
+
+        ``is_full``: those without state are left out. ``is_first``: a chain begins with these keys.
+        """
         codec, step = self._codec, self.step
         values = self.values_of(keys)
         times = self._times_of(keys, values)
         held, values = _with_state(keys, values, times)
-        gone = _without(keys, held) if len(held) < len(keys) else []
-        names = changes.names([*held, *gone], len(self.values), full=full)
+        gone = _without(keys, held) if len(held) < len(keys) and not is_full else []
+        names = self.changes.names([*held, *gone], len(self.values), full=is_first)
         if names is None:
             return None
         entries = encoded_entries(codec, held, values, times, step=step)
         entries += repeat(b"", len(gone))
-        forms = codec.encode_each_at_rest(names, step=step, keys=names)
-        return artefact(by_slot(changes.slots_of(names), forms, entries), delta=not full, note=remark)
+        return names, codec.encode_each_at_rest(names, step=step, keys=names), entries
 
     def _take_in(self, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Times], how: str) -> None:
         held: set[Any] = set()
@@ -550,13 +596,3 @@ def _with_state(keys: Sequence[Any], values: list[Any], times: Mapping[Any, Time
         return keys, values
     held = [value is not None or key in times for key, value in zip(keys, values, strict=True)]
     return list(compress(keys, held)), list(compress(values, held))
-
-
-def _migrated(image: SlotImage, migrate: Migrate) -> SlotImage:
-    """Return ``image`` with migrated values. A key that has only timers is unchanged."""
-    slot, keys, values, times = image
-    states = [None if value is None else migrate(key, value) for key, value in zip(keys, values, strict=True)]
-    kept = [new is not None or old is None for new, old in zip(states, values, strict=True)]
-    left = list(compress(keys, kept))
-    stay = set(left)
-    return SlotImage(slot, left, list(compress(states, kept)), {key: at for key, at in times.items() if key in stay})

@@ -95,6 +95,10 @@ class ManyValues(MutableMapping[Any, Any]):
         """Do as `changed_keys`, as columns; a key may be in several."""
         raise NotColumnar("values that are not in arrays")
 
+    def key_column(self) -> pa.Array:
+        """Return the keys with state."""
+        raise NotColumnar("keys that are not in arrays")
+
     def image(self, keys: pa.Array | None, slots_of: SlotsOf | None) -> ColumnImage:
         """Return the values of ``keys``, None: of all; those without are gone. ``slots_of`` never changes; None: 0."""
         raise NotColumnar("values that are not in arrays")
@@ -166,6 +170,9 @@ class ArrayValues(ManyValues):
     def drop_keys(self, keys: pa.Array) -> None:
         ids = self.find(keys)
         self.drop_ids(ids[ids >= 0])
+
+    def key_column(self) -> pa.Array:
+        return self.keys_of(self.live_ids())
 
     def changed_keys(self) -> list[Any]:
         return list(chain.from_iterable(map(listed_keys, self.changed_columns())))

@@ -177,6 +177,17 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class PackAhead:
+    """S2: orders a worker to pack its state ahead of the barrier of ``snapshot``, between batches.
+
+    ``parent``: as of `InjectBarrier`.
+    """
+
+    snapshot: str
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class InjectBarrier:
     """S1: orders a worker to inject the barrier of ``snapshot`` at its sources.
 
@@ -196,7 +207,9 @@ class AddParts:
     parts: tuple[tuple[str, Any], ...] = field(hash=False)
 
 
-Order = FindKeys | ForgetKeys | SendAhead | StartMove | OpenSlots | PollParts | Leave | InjectBarrier | AddParts
+Order = (
+    FindKeys | ForgetKeys | SendAhead | StartMove | OpenSlots | PollParts | Leave | PackAhead | InjectBarrier | AddParts
+)
 
 # From workers to the coordinator.
 
@@ -272,6 +285,14 @@ class ByesTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedAhead:
+    """S2: ``worker`` has little left to pack at the barrier of ``snapshot``."""
+
+    snapshot: str
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class BarrierPassed:
     """S1: the barrier of ``snapshot`` has passed all regions of ``worker``; the captured state is being saved.
 
@@ -283,7 +304,9 @@ class BarrierPassed:
     paused_s: float = field(default=0.0, compare=False)
 
 
-Report = SentAhead | MarkersIn | ShippedIn | RegionDone | Switched | PartsPolled | ByesTaken | BarrierPassed
+Report = (
+    SentAhead | MarkersIn | ShippedIn | RegionDone | Switched | PartsPolled | ByesTaken | PackedAhead | BarrierPassed
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from malstrom_py.rescale.moves.protocol import (
     BarrierPassed,
     ByesTaken,
     MarkersIn,
+    PackedAhead,
     PartsPolled,
     RegionDone,
     Report,
@@ -16,7 +17,17 @@ from malstrom_py.rescale.moves.protocol import (
     Switched,
 )
 
-_ORDER: Final = (BarrierPassed, SentAhead, Switched, MarkersIn, ShippedIn, RegionDone, PartsPolled, ByesTaken)
+_ORDER: Final = (
+    PackedAhead,
+    BarrierPassed,
+    SentAhead,
+    Switched,
+    MarkersIn,
+    ShippedIn,
+    RegionDone,
+    PartsPolled,
+    ByesTaken,
+)
 """The types of reports in causal order."""
 
 
@@ -28,6 +39,8 @@ def in_order(report: Report) -> tuple[int, int, str]:
 def as_awaited(report: Report) -> str:
     """Return a description of the missing ``report``."""
     match report:
+        case PackedAhead():
+            return f"worker {report.worker} to pack state ahead of snapshot {report.snapshot}"
         case BarrierPassed():
             return f"the barrier of snapshot {report.snapshot} to pass worker {report.worker}"
         case SentAhead():

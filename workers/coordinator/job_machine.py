@@ -1,8 +1,8 @@
 """The machine of a run: moves, snapshots and the planned stop, with one `handle`. Pure.
 
 It has two parts: `CoordinatorMachine` for moves and barriers, `SnapshotMachine` for manifests and commits. What one
-part needs of the other passes inside (`SnapshotWanted`, `BarrierBegun`, `CutMade`), so the shell feeds an event and
-executes effects, and carries nothing between the parts.
+part needs of the other passes inside (`PackAhead`, `StatePacked`, `SnapshotWanted`, `BarrierBegun`, `CutMade`), so
+the shell feeds an event and executes effects, and carries nothing between the parts.
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ from enum import StrEnum
 from typing import Final
 
 from malstrom_py.errors import InternalError
+from malstrom_py.rescale.moves.protocol import PackAhead
 from malstrom_py.workers.coordinator import machine as moves
 from malstrom_py.workers.coordinator import snapshot_machine as snapshots
-from malstrom_py.workers.coordinator.machine import BarrierBegun, CoordinatorMachine, CutMade, SnapshotWanted
+from malstrom_py.workers.coordinator.machine import (
+    BarrierBegun,
+    CoordinatorMachine,
+    CutMade,
+    SnapshotWanted,
+    StatePacked,
+)
 from malstrom_py.workers.coordinator.snapshot_machine import SnapshotMachine, SnapshotStarted
 from malstrom_py.workers.transport.messages import Saved
 
@@ -68,6 +75,7 @@ _SnapshotEvent = (
     | snapshots.ManifestStored
     | snapshots.SinksCommitted
     | snapshots.Compacted
+    | StatePacked
     | BarrierBegun
     | CutMade
 )
@@ -115,11 +123,11 @@ class JobMachine:
             raise InternalError(f"the planned stop is {self.stop}: {what} is not expected")
         self.stop = STOPS[key]
 
-    def _between(self, event: Event | BarrierBegun | CutMade) -> list[Effect]:
+    def _between(self, event: Event | StatePacked | BarrierBegun | CutMade) -> list[Effect]:
         """Take one event, also of the other part, and return the effects for the shell."""
         effects: list[Effect] = []
         for effect in self._of_part(event):
-            if isinstance(effect, SnapshotWanted):
+            if isinstance(effect, PackAhead | StatePacked | SnapshotWanted):
                 effects += self._between(effect)
                 continue
             effects.append(effect)
@@ -127,7 +135,9 @@ class JobMachine:
                 effects += self._between(effect)
         return effects
 
-    def _of_part(self, event: Event | BarrierBegun | CutMade) -> list[Effect | SnapshotWanted]:
+    def _of_part(
+        self, event: Event | StatePacked | BarrierBegun | CutMade
+    ) -> list[Effect | PackAhead | StatePacked | SnapshotWanted]:
         if not isinstance(event, _SnapshotEvent):
             effects = self.moves.handle(event)
             self.moves.check()

@@ -7,7 +7,7 @@ while workers join, because until then only the joiners know of it, and the work
 barrier and a move never overlap (R7): the barrier is injected when nothing moves, or between two moves of a rescale,
 and the next move waits until the barrier has passed all workers. Before a move, state may go ahead of it (R12); that is
 bounded, and a barrier waits for it as for the move. New parts of a source get their workers while nothing moves, before
-the next barrier or move (R13).
+the next barrier or move (R13). Workers pack their state ahead of a barrier (S2) while moves continue; then it is wanted.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from malstrom_py.rescale.moves.protocol import (
     MarkersIn,
     OpenSlots,
     Order,
+    PackAhead,
+    PackedAhead,
     PartsPolled,
     PollParts,
     RegionDone,
@@ -97,7 +99,7 @@ class PartsFound:
     parts: tuple[tuple[str, Any], ...]
 
 
-Event = RescaleRequested | Connected | ReportReceived | RescaleCalledOff | SnapshotWanted | PartsFound
+Event = RescaleRequested | Connected | ReportReceived | RescaleCalledOff | PackAhead | SnapshotWanted | PartsFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,13 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class StatePacked:
+    """S2: the workers have packed their state ahead of the barrier of ``snapshot``."""
+
+    snapshot: str
+
+
+@dataclass(frozen=True, slots=True)
 class BarrierBegun:
     """The barrier of ``snapshot`` has been ordered: it has to pass ``members``."""
 
@@ -143,7 +152,7 @@ class CutMade:
     paused_s: float
 
 
-Effect = StartWorkers | Send | Ended | BarrierBegun | CutMade
+Effect = StartWorkers | Send | Ended | StatePacked | BarrierBegun | CutMade
 
 
 class CoordinatorPhase(StrEnum):
@@ -239,6 +248,8 @@ class CoordinatorMachine:
         self.target_table = table
         """The table at the end of the last rescale."""
         self._wanted: RescaleRequested | None = None
+        self._packing: PackAhead | None = None
+        self._unpacked: set[int] = set()
         self._barrier: SnapshotWanted | None = None
         self._found: dict[tuple[str, str], Any] = {}
         self._is_over = False
@@ -266,6 +277,10 @@ class CoordinatorMachine:
                 return self._connected(event.worker)
             case RescaleCalledOff():
                 return self._called_off(event.error)
+            case PackAhead():
+                self._require(self._packing is None, "one snapshot at a time")
+                self._packing, self._unpacked = event, {*self.members, *self.target} - self._joining
+                return [Send(worker, event) for worker in sorted(self._unpacked)]
             case SnapshotWanted():
                 self._require(
                     self._barrier is None and self.phase is not CoordinatorPhase.BARRIER, "one snapshot at a time"
@@ -276,6 +291,8 @@ class CoordinatorMachine:
                 new = {(event.source, part): position for part, position in event.parts}
                 self._found |= {part: position for part, position in new.items() if part not in self.parts}
                 return self._add_parts() if self.phase is CoordinatorPhase.STEADY else []
+            case ReportReceived(report=PackedAhead() as report):
+                return self._packed(report.worker)
             case ReportReceived(report=BarrierPassed() as report):
                 return self._barrier_passed(report)
             case ReportReceived(report=ByesTaken() as report):
@@ -339,8 +356,16 @@ class CoordinatorMachine:
             "a wanted snapshot has no barrier",
         )
 
+    def _packed(self, *workers: int) -> list[Effect]:
+        """S2: wait no longer for ``workers``, which have packed their state, or have left."""
+        if self._packing is None or not self._unpacked.intersection(workers):
+            return []
+        self._unpacked.difference_update(workers)
+        return [] if self._unpacked else [StatePacked(self._packing.snapshot)]
+
     def _cut(self, what: str) -> list[Effect]:
         barrier, self._barrier = self._barrier, None
+        self._packing = None
         assert barrier is not None
         self._is_over = barrier.last
         self._to(what)
@@ -407,7 +432,9 @@ class CoordinatorMachine:
         if joiner not in self._joining:
             return []  # the rescale of this joiner has been called off
         self._joining.discard(joiner)
-        return [] if self._joining else self._start_moving()
+        # A joiner is not waited for: it has no state yet, and packs what comes to it.
+        packing: list[Effect] = [] if self._packing is None else [Send(joiner, self._packing)]
+        return packing if self._joining else [*packing, *self._start_moving()]
 
     def _called_off(self, error: MalstromError) -> list[Effect]:
         self._to("called off")
@@ -561,8 +588,8 @@ class CoordinatorMachine:
 
     def _all_gone(self) -> list[Effect]:
         self._to("all Byes taken")
-        self._leavers = ()
-        return [Ended(self.members, self.version), *self._begin()]
+        leavers, self._leavers = self._leavers, ()
+        return [Ended(self.members, self.version), *self._packed(*leavers), *self._begin()]
 
     def _to(self, what: str) -> None:
         key = (self.phase, what)

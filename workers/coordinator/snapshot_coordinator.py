@@ -41,7 +41,7 @@ from malstrom_py.workers.transport.messages import Saved
 _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 SAVE_DEADLINE_S: Final = 600.0
-"""How long a snapshot may take from the end of its barrier to its manifest."""
+"""How long a snapshot may take until its state is packed, and from the end of its barrier to its manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +372,14 @@ class SnapshotCoordinator:
             self._handle(machine.Compacted(chain, result))
 
     def _check_deadline(self) -> None:
+        is_packing = self._machine.phase is machine.SnapshotPhase.PACKING
+        if is_packing and self._clock.monotonic_s() - self._began_at_s > SAVE_DEADLINE_S:
+            raise DeadlineError(
+                f"job {self._job!r}: workers have not packed their state for snapshot {self._now} within "
+                f"{SAVE_DEADLINE_S:g} s",
+                wait=f"state to be packed for snapshot {self._now}",
+                deadline_s=SAVE_DEADLINE_S,
+            )
         waits = self._machine.phase in {machine.SnapshotPhase.SAVING, machine.SnapshotPhase.COMMITTING}
         # `Coordinator.check_deadline` limits the time of the barrier.
         passed_s = self._passed_s if waits else None

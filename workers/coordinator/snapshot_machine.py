@@ -14,9 +14,15 @@ from enum import StrEnum
 from typing import Any, Final
 
 from malstrom_py.errors import InternalError
+from malstrom_py.rescale.moves.protocol import PackAhead
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.manifest import Artefact, Manifest, PartImage, PlanImage
-from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, SnapshotWanted
+from malstrom_py.workers.coordinator.machine import (
+    BarrierBegun,
+    CutMade,
+    SnapshotWanted,
+    StatePacked,
+)
 from malstrom_py.workers.transport.messages import Saved
 
 
@@ -24,6 +30,7 @@ class SnapshotPhase(StrEnum):
     """The phase of the current snapshot."""
 
     IDLE = "idle"
+    PACKING = "packing"
     WANTED = "wanted"
     SAVING = "saving"
     COMMITTING = "committing"
@@ -31,7 +38,8 @@ class SnapshotPhase(StrEnum):
 
 
 TRANSITIONS: Final = {
-    (SnapshotPhase.IDLE, "wanted"): SnapshotPhase.WANTED,
+    (SnapshotPhase.IDLE, "wanted"): SnapshotPhase.PACKING,
+    (SnapshotPhase.PACKING, "state is packed"): SnapshotPhase.WANTED,
     (SnapshotPhase.WANTED, "barrier ordered"): SnapshotPhase.SAVING,
     (SnapshotPhase.SAVING, "all saved"): SnapshotPhase.COMMITTING,
     (SnapshotPhase.COMMITTING, "manifest stored"): SnapshotPhase.PUBLISHING,
@@ -66,7 +74,7 @@ class Compacted:
     artefact: Artefact
 
 
-Event = SnapshotStarted | BarrierBegun | CutMade | Saved | ManifestStored | SinksCommitted | Compacted
+Event = SnapshotStarted | StatePacked | BarrierBegun | CutMade | Saved | ManifestStored | SinksCommitted | Compacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ class Completed:
     long: tuple[tuple[Artefact, ...], ...]
 
 
-Effect = SnapshotWanted | StoreManifest | CommitSinks | Completed
+Effect = PackAhead | SnapshotWanted | StoreManifest | CommitSinks | Completed
 
 Chains = dict[tuple[str, int], tuple[Artefact, ...]]
 """(step, worker) -> its artefacts, the full one first."""
@@ -127,6 +135,7 @@ class SnapshotMachine:
         self._awaited: frozenset[int] = frozenset()
         self._saved: dict[int, Saved] = {}
         self._cut_made = False
+        self._is_last = False
 
     def handle(self, event: Event) -> list[Effect]:
         """Take one event and return the effects, in order."""
@@ -134,7 +143,11 @@ class SnapshotMachine:
             case SnapshotStarted():
                 self._to("wanted")
                 self._snapshot, self._saved, self._cut_made = event.snapshot, {}, False
-                return [SnapshotWanted(event.snapshot, self.parent, event.last)]
+                self._is_last = event.last
+                return [PackAhead(event.snapshot, self.parent)]
+            case StatePacked():
+                self._to("state is packed")
+                return [SnapshotWanted(self._snapshot, self.parent, self._is_last)]
             case BarrierBegun():
                 self._to("barrier ordered")
                 self._awaited = frozenset(event.members)
@@ -183,7 +196,8 @@ class SnapshotMachine:
         for saved in self._saved.values():
             for artefact in saved.artefacts:
                 place = (artefact.operator, artefact.partition)
-                before = self._chains.get(place, ())
+                # What was packed ahead of the barrier in full comes before its own changes.
+                before = chains.get(place) or self._chains.get(place, ())
                 if artefact.kind == "full":
                     chains[place] = (artefact,)
                 else:

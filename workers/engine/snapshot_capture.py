@@ -1,13 +1,14 @@
 """The capture of one worker's state at a barrier, and its durable writing.
 
-Rule: the state is captured step by step while the barrier passes the regions; the image is complete after the last
-region, and immutable. Capturing pauses the worker; writing runs in the background and touches only the image and the
-store. When `save` returns, everything is durable.
+Rule: most of the state is packed before the barrier, between batches (`PackingAhead`). The rest is captured step by
+step while the barrier passes the regions; the image is complete after the last region, and immutable. Capturing pauses
+the worker; writing runs in the background and touches only the image and the store. When `save` returns, everything is
+durable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import sleep
 from typing import Any, Final, TypeVar
@@ -17,12 +18,15 @@ from malstrom_py.data.messages import AbsBarrier
 from malstrom_py.errors import FencedError, SnapshotError
 from malstrom_py.operators.base import Operator
 from malstrom_py.operators.event_time import GenerateEpochs
+from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.rescale.channels.channel import Barrier
+from malstrom_py.rescale.moves.protocol import PackAhead, PackedAhead
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.manifest import Artefact, Kind, artefact_path
+from malstrom_py.state.ahead_of_barrier import PackedPart, split
 from malstrom_py.state.artefact import is_delta
 from malstrom_py.workers.transport.messages import Positions, Saved
 
@@ -31,7 +35,7 @@ from malstrom_py.workers.transport.messages import Positions, Saved
 class CapturedState:
     """The image of ``worker`` at the barrier of ``snapshot``.
 
-    ``states``: step -> its keyed state, as an artefact. ``sources``: step -> the positions of its parts. ``parts``:
+    ``states``: step -> its keyed state, as an artefact; ``packed``: what was packed ahead of that. ``sources``: step -> the positions of its parts. ``parts``:
     step -> its state for each part, by the part's name. ``frontiers``: exchange -> the epoch that it has passed.
     ``payloads``: sink and pre-committed payload. ``paused_s``: the time that the capture took.
     """
@@ -44,6 +48,33 @@ class CapturedState:
     frontiers: Mapping[str, int] = field(hash=False)
     payloads: tuple[tuple[str, bytes], ...] = field(repr=False)
     paused_s: float = 0.0
+    packed: Mapping[str, Sequence[PackedPart]] = field(default_factory=dict, repr=False, hash=False)
+
+
+class PackingAhead:
+    """What a worker with ``operators`` packs ahead of a barrier. ``keys_max``: of one step; by default as fits."""
+
+    def __init__(self, order: PackAhead, operators: Mapping[str, Operator], keys_max: int | None = None) -> None:
+        found = [one.packs_ahead for one in operators.values() if isinstance(one, StatefulOperator)]
+        states = [state for state in found if state is not None and state.tracked]
+        self._snapshot = order.snapshot
+        self._states = [state.pack_ahead(order.snapshot, order.parent, keys_max=keys_max) for state in states]
+        self._is_reported = False
+
+    @property
+    def under_way(self) -> bool:
+        """Whether something is to be packed, or reported."""
+        return not self._is_reported or any(state.under_way for state in self._states)
+
+    def next(self, worker: int) -> PackedAhead | None:
+        """Pack the next keys of a step. Return the report of ``worker`` once little is left to the barrier."""
+        state = next((state for state in self._states if state.under_way), None)
+        if state is not None:
+            state.next()
+        elif not self._is_reported:
+            self._is_reported = True
+            return PackedAhead(self._snapshot, worker)
+        return None
 
 
 class SnapshotCapture:
@@ -78,6 +109,7 @@ class SnapshotCapture:
         parts: dict[str, Mapping[str, Any]] = {}
         states: dict[str, bytes] = {}
         payloads: list[tuple[str, bytes]] = []
+        packed: dict[str, Sequence[PackedPart]] = {}
         for step, operator in operators.items():
             persisted = self.persisted.get(step)
             if isinstance(operator, WriteSink):
@@ -91,9 +123,10 @@ class SnapshotCapture:
                 parts[step] = codec.decode_at_rest(persisted, step=step)
             else:
                 states[step] = persisted
-        return CapturedState(
-            self.barrier.snapshot, worker, states, sources, parts, self._frontiers, tuple(payloads), self.paused_s
-        )
+                if isinstance(operator, StatefulOperator):
+                    packed[step] = operator.state.take_packed()
+        image = (states, sources, parts, self._frontiers, tuple(payloads))
+        return CapturedState(self.barrier.snapshot, worker, *image, self.paused_s, packed)
 
     def abs_barrier(self, incarnation: int) -> AbsBarrier:
         """Return the barrier for operators."""
@@ -108,8 +141,12 @@ _PAUSES_S: Final = (0.1, 0.5, 2.0)
 
 def save(cut: CapturedState, checkpointer: Checkpointer) -> Saved:
     """Write ``cut`` with ``checkpointer``. `SnapshotError` if all retries fail."""
-    artefacts = tuple(_artefact(cut, step, state, checkpointer) for step, state in cut.states.items())
-    return Saved(cut.snapshot, cut.worker, artefacts, cut.sources, cut.parts, cut.frontiers, cut.payloads)
+    artefacts = [
+        _artefact(cut, step, part, checkpointer)
+        for step, state in cut.states.items()
+        for part in split(cut.packed.get(step, ()), state)
+    ]
+    return Saved(cut.snapshot, cut.worker, tuple(artefacts), cut.sources, cut.parts, cut.frontiers, cut.payloads)
 
 
 def persistently(work: Callable[[], T]) -> T:

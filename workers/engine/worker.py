@@ -36,6 +36,7 @@ from malstrom_py.rescale.moves.protocol import (
     Leave,
     OpenSlots,
     Order,
+    PackAhead,
     PartHandedOver,
     PollParts,
     RegionDone,
@@ -60,7 +61,7 @@ from malstrom_py.workers.engine.graph_builder import (
 from malstrom_py.workers.engine.measuring import Measuring
 from malstrom_py.workers.engine.region_input import Preparation, RegionInput
 from malstrom_py.workers.engine.routing_switch import RoutingSwitch
-from malstrom_py.workers.engine.snapshot_capture import CapturedState, SnapshotCapture
+from malstrom_py.workers.engine.snapshot_capture import CapturedState, PackingAhead, SnapshotCapture
 from malstrom_py.workers.engine.source_driver import SourceDriver
 from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
@@ -154,6 +155,8 @@ class Worker:
         self._incarnation = member.incarnation
         self._table = member.table
         self._cutting: SnapshotCapture | None = None
+        self._packing: PackingAhead | None = None
+        self._keys_packed = keys_per_parcel
         self._cut: CapturedState | None = None
         self._graph = build_graph(
             plan,
@@ -268,6 +271,8 @@ class Worker:
         match message:
             case StateChunk() | OpenSlots():
                 self._feeds[message.region].receive(message)
+            case PackAhead():
+                self._packing = PackingAhead(message, self.operators, self._keys_packed)
             case InjectBarrier():
                 self._inject(Barrier(message.snapshot, message.parent), last=message.last)
             case FindKeys() | ForgetKeys():
@@ -330,8 +335,8 @@ class Worker:
             done += self._read()
         if self._scheduled or self._sending:
             self._linger(idle=not done)
-        if self._cutting is not None:
-            self._maybe_cut(self._cutting)
+        if self._packing is not None or self._cutting is not None:
+            self._capture()
         outgoing = self._outgoing() if self._sending or self._messages or self.reading.notices.new else []
         if grants:
             outgoing[:0] = [(grant.channel.sender, grant) for grant in grants]
@@ -397,8 +402,11 @@ class Worker:
     def ready(self) -> bool:
         """Whether the next `step` has an item to take, an image to make, or the end of a move to report."""
         has_passed = self._cutting is not None and self._cutting.is_complete
+        packs = self._packing is not None and self._packing.under_way
         has_moved = self.turns.under_way and self._has_moved
-        return has_passed or has_moved or self._ahead is not None or any(feed.ready for feed in self._graph.feeds)
+        return (
+            has_passed or has_moved or packs or self._ahead is not None or any(feed.ready for feed in self._graph.feeds)
+        )
 
     @property
     def at_rest(self) -> bool:
@@ -524,11 +532,20 @@ class Worker:
         let_in(cutting.abs_barrier(self._incarnation))
         cutting.passed(frontiers, self._clock.monotonic_s() - began_s)
 
+    def _capture(self) -> None:
+        """Pack some state ahead of a barrier, or make the image at one that has passed."""
+        if self._cutting is not None:
+            self._maybe_cut(self._cutting)
+        elif self._packing is not None and self._packing.under_way:
+            report = self._packing.next(self.id)
+            if report is not None:
+                self._messages.append((COORDINATOR, report))
+
     def _maybe_cut(self, cutting: SnapshotCapture) -> None:
         if not cutting.is_complete:
             return
         self._cut = cutting.cut(self.id, self._graph.operators, self._codec)
-        self._cutting = None
+        self._cutting = self._packing = None
         report = BarrierPassed(cutting.barrier.snapshot, self.id, self._cut.paused_s)
         self._messages.append((COORDINATOR, report))
 

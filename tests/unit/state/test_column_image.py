@@ -18,7 +18,7 @@ from malstrom_py.codec import Codec
 from malstrom_py.errors import SnapshotError
 from malstrom_py.state.artefact import (
     Opened,
-    _assembled,
+    assembled,
     artefact,
     by_slot,
     column_artefact,
@@ -209,7 +209,7 @@ def test_s8_blocks_that_were_not_written_by_us_are_refused_or_legal_though_their
         cut = data.draw(st.integers(0, len(hurt)) | st.just(len(hurt)))
         entries = data.draw(st.just(block.entries) | st.integers(1, 2**32 - 1))
         blocks.append((slot, entries, bytes(hurt[:cut]), block.form))
-    hostile = _assembled(blocks, delta=True, note=b"")
+    hostile = assembled(blocks, delta=True, note=b"")
     with contextlib.suppress(SnapshotError):
         for keys, states in dict(contents(hostile)).values():
             assert len(keys) == len(set(keys)) == len(states)

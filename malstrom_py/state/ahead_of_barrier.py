@@ -1,0 +1,276 @@
+"""State that is packed ahead of a barrier, between batches, so that the barrier packs only what has changed since (S2).
+
+Rule: a round packs what a barrier would write at its beginning, and is to the next round as a snapshot to the one after
+it: what changes from its beginning on is noted and belongs to the next round, of which the barrier's own is the last.
+So the newest entry of a key, of all rounds and the barrier, is its state at the barrier, whatever has changed between
+two steps of a round. The rounds end when little is left, or when they do not become smaller.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from malstrom_py.state.artefact import (
+    NamedRows,
+    Opened,
+    Written,
+    assembled,
+    by_form,
+    column_artefact,
+    newest,
+    row_block,
+)
+from malstrom_py.state.change_log import Changes, alike
+from malstrom_py.state.column_image import ColumnImage, column_blocks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_KEYS: Final = 1024
+_COLUMN_KEYS: Final = 1 << 14
+_BYTES: Final = 1 << 20
+"""So much of rows, or of arrays, is packed between two batches, and so many bytes: some milliseconds."""
+
+_LISTED: Final = 1 << 14
+"""So many keys are put to their slots between two batches."""
+
+_LEFT: Final = 2
+"""What is left to the barrier is at most as much as is packed between so many batches."""
+
+_ROUNDS: Final = 8
+
+
+class PackedPart(NamedTuple):
+    """What one round has packed: changes (``is_delta``), or all state. ``made`` returns the artefact, in any thread."""
+
+    is_delta: bool
+    made: Callable[[], bytes]
+
+
+class Packable(Protocol):
+    """The interface of keyed state whose changes are tracked."""
+
+    @property
+    def changes(self) -> Changes:
+        """The log of changes."""
+        ...
+
+    def due(self, parent: str | None) -> tuple[list[Any] | pa.Array, bool]:
+        """Return the keys that a barrier with ``parent`` would write, and whether these are all keys with state."""
+        ...
+
+    def round_begun(self, name: str) -> None:
+        """Note what changes from now on as changed since ``name``."""
+        ...
+
+    def rows_of(self, keys: list[Any], *, is_full: bool, is_first: bool) -> NamedRows | None:
+        """Return ``keys`` as the chain names them, their stored forms and their entries; None if it does not."""
+        ...
+
+    def image_of(self, keys: pa.Array | None, *, is_full: bool) -> ColumnImage | None:
+        """Return a `storable` image of ``keys``; None if rows must be written."""
+        ...
+
+    def sampled_bytes(self, keys_max: int, bytes_max: int) -> tuple[int, int]:
+        """Return of how many keys the states were encoded, and how many bytes they took."""
+        ...
+
+
+class AheadOfBarrier:
+    """Packs ``state`` ahead of the barrier of ``snapshot``, relative to ``parent``. ``keys_max``: of one step.
+
+    ``parts``: what the rounds have packed, oldest first.
+    """
+
+    def __init__(self, state: Packable, snapshot: str, parent: str | None, *, keys_max: int | None = None) -> None:
+        self._state = state
+        self._snapshot = snapshot
+        self._parent = parent
+        self._keys = keys_max or _KEYS
+        self._column_keys = keys_max or _COLUMN_KEYS
+        self._at_once = self._keys
+        keys, size = state.sampled_bytes(8, 1 << 16)
+        self._bytes_per_key = size // keys if keys else 0
+        self._sizes: list[int] = []
+        self._round: Iterator[None] | None = self._packed()
+        self.parts: list[PackedPart] = []
+
+    @property
+    def under_way(self) -> bool:
+        """Whether something is to be packed before the barrier."""
+        return self._round is not None or self._pays_again()
+
+    def _pays_again(self) -> bool:
+        """Whether a next round has much to do, and much less than the last one."""
+        changed, sizes = self._state.changes.count, self._sizes
+        if not self.parts or len(sizes) == _ROUNDS or 4 * changed > 3 * sizes[-1] or not self._is_much(changed):
+            return False
+        return self._state.changes.noted is not None
+
+    def _is_much(self, keys: int) -> bool:
+        return keys > _LEFT * self._at_once or keys * self._bytes_per_key > _LEFT * _BYTES
+
+    def next(self) -> None:
+        """Pack the next keys. Requires `under_way`."""
+        if self._round is None:
+            self._round = self._packed()
+        for _ in self._round:
+            return
+        self._round = None
+
+    def finish(self) -> str | None:
+        """Finish the round, and return the snapshot or round that the barrier's own changes are relative to."""
+        while self._round is not None:
+            self.next()
+        return self._parent
+
+    def _packed(self) -> Iterator[None]:
+        """Pack one round, step by step."""
+        keys, is_full = self._state.due(self._parent)
+        self._at_once = self._keys if isinstance(keys, list) else self._column_keys
+        if not self._is_much(len(keys)):
+            return
+        self._parent = f"{self._snapshot} {len(self._sizes)}"
+        self._state.round_begun(self._parent)
+        self._sizes.append(len(keys))
+        yield from self._rows(keys, is_full) if isinstance(keys, list) else self._columns(keys, is_full)
+
+    def _rows(self, keys: list[Any], is_full: bool) -> Iterator[None]:
+        """Pack keys slot by slot. If the chain has no names for them the barrier writes all state."""
+        changes = self._state.changes
+        by_slot: dict[int, list[Any]] = defaultdict(list)
+        mixed = False
+        for start in range(0, len(keys), _LISTED):
+            some = keys[start : start + _LISTED]
+            for slot, key in zip(changes.slots_of(some), some, strict=True):
+                by_slot[slot].append(key)
+            mixed = mixed or not alike(some)
+            yield
+        if is_full:
+            changes.begin_names(mixed=mixed)
+        blocks: list[Written] = []
+        room_keys, room_bytes = self._keys, _BYTES
+        for slot in sorted(by_slot):
+            left, forms, entries = by_slot.pop(slot), list[bytes](), list[bytes]()
+            while left:
+                fitting = max(1, min(room_keys, room_bytes // max(1, self._bytes_per_key)))
+                some, left = left[:fitting], left[fitting:]
+                packed = self._state.rows_of(some, is_full=is_full, is_first=False)
+                if packed is None:
+                    changes.forget()
+                    return
+                forms += packed[1]
+                entries += packed[2]
+                size = sum(map(len, packed[2]))
+                self._bytes_per_key = max(1, size // len(some))
+                room_keys, room_bytes = room_keys - len(some), room_bytes - size
+                if room_keys <= 0 or room_bytes <= 0:
+                    room_keys, room_bytes = self._keys, _BYTES
+                    yield
+            if forms:
+                blocks.append(row_block(slot, forms, entries))
+        self.parts.append(PackedPart(not is_full, partial(assembled, blocks, delta=not is_full)))
+
+    def _columns(self, keys: pa.Array, is_full: bool) -> Iterator[None]:
+        """Pack a column of keys; as rows if the state is no longer in arrays, or its parts differ in type."""
+        images: list[ColumnImage] = []
+        for start in range(0, len(keys), self._column_keys):
+            image = self._state.image_of(keys.slice(start, self._column_keys), is_full=is_full)
+            if image is None or (images and image.form != images[0].form):
+                self._at_once = self._keys
+                yield from self._rows(keys.to_pylist(), is_full)
+                return
+            images.append(image)
+            yield
+        self.parts.append(PackedPart(not is_full, partial(_joined_artefact, images, not is_full)))
+
+
+def split(parts: Sequence[PackedPart], state: bytes) -> list[bytes]:
+    """Return the artefacts of ``parts`` and of the barrier's own ``state``: a full one, a delta, or one and the other.
+
+    Each is an argument of the next step of a chain. The delta of a full one is left out if nothing has changed.
+    """
+    full = [part.made() for part in parts if not part.is_delta]
+    deltas = [*(part.made() for part in parts if part.is_delta), state]
+    if full and len(deltas) == 1 and _is_blank(state):
+        return full
+    return [*full, merged_deltas(deltas) if len(deltas) > 1 else state]
+
+
+def _is_blank(data: bytes) -> bool:
+    opened = Opened(data)
+    return not opened.blocks and not opened.note
+
+
+def _joined_artefact(images: Sequence[ColumnImage], delta: bool) -> bytes:
+    return column_artefact(join_images(images), delta=delta)
+
+
+def merged_deltas(deltas: Sequence[bytes]) -> bytes:
+    """Merge ``deltas`` that follow each other, oldest first, into one.
+
+    >>> from malstrom_py.state.artefact import artefact, contents
+    >>> older = artefact({1: ([b"a", b"b"], [b"1", b"2"])}, delta=True)
+    >>> newer = artefact({1: ([b"a"], [b""]), 4: ([b"z"], [b"9"])}, delta=True)
+    >>> [(slot, list(zip(*rows))) for slot, rows in contents(merged_deltas([older, newer]))]
+    [(1, [(b'a', b''), (b'b', b'2')]), (4, [(b'z', b'9')])]
+    """
+    opened = list(map(Opened, deltas))
+    blocks: list[Written] = []
+    for form, slots in by_form(opened, {slot for one in opened for slot in one.blocks}).items():
+        if form is None:
+            rows = [(slot, newest(opened, slot, with_gone=True)) for slot in slots]
+            blocks += [row_block(slot, list(found), list(found.values())) for slot, found in rows]
+        else:
+            image = latest_image([one.image(form, slots) for one in opened])
+            blocks += ((*block, form) for block in column_blocks(image))
+    return assembled(sorted(blocks, key=itemgetter(0)), delta=True, note=opened[-1].note)
+
+
+def join_images(images: Sequence[ColumnImage]) -> ColumnImage:
+    """Return the rows and keys without state of ``images``, of one form, of which no two have the same key."""
+    import numpy as np
+    import pyarrow as pa
+
+    first = images[0]
+    gone = [(one.gone, one.gone_slots) for one in images if one.gone is not None and one.gone_slots is not None]
+    return ColumnImage(
+        pa.concat_arrays([image.keys for image in images]),
+        np.concatenate([image.slots for image in images]),
+        [pa.concat_arrays(columns) for columns in zip(*(image.states for image in images), strict=True)],
+        first.shape,
+        None if first.panes is None else pa.concat_arrays([one.panes for one in images if one.panes is not None]),
+        pa.concat_arrays([keys for keys, _ in gone]) if gone else None,
+        np.concatenate([slots for _, slots in gone]) if gone else None,
+    )
+
+
+def latest_image(images: Sequence[ColumnImage]) -> ColumnImage:
+    """Merge the images of deltas, oldest first, of one form: of each key the newest, also if it is gone there.
+
+    >>> import numpy as np, pyarrow as pa
+    >>> older = ColumnImage(pa.array([1, 2, 3]), np.zeros(3, int), [pa.array([10, 20, 30])], 0)
+    >>> newer = ColumnImage(pa.array([2]), np.zeros(1, int), [pa.array([21])], 0, None, pa.array([3]), np.zeros(1, int))
+    >>> latest = latest_image([older, newer])
+    >>> latest.keys.to_pylist(), latest.states[0].to_pylist(), latest.gone.to_pylist()
+    ([1, 2], [10, 21], [3])
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    later, kept = images[-1].all_keys, [images[-1]]
+    for image in reversed(images[:-1]):
+        stays = pc.invert(pc.is_in(image.keys, value_set=later))
+        left = image.take(np.flatnonzero(stays.to_numpy(zero_copy_only=False)))
+        if image.gone is not None and image.gone_slots is not None:
+            stays = pc.invert(pc.is_in(image.gone, value_set=later))
+            gone_slots = image.gone_slots[stays.to_numpy(zero_copy_only=False)]
+            left = left._replace(gone=image.gone.filter(stays), gone_slots=gone_slots)
+        later = pa.concat_arrays([later, image.all_keys])
+        kept.append(left)
+    return join_images(kept[::-1])
