@@ -63,6 +63,10 @@ class Packable(Protocol):
         """Return the keys that a barrier with ``parent`` would write, and whether these are all keys with state."""
         ...
 
+    def note_flagged(self) -> None:
+        """Note the changes that values have flagged, and that were not noted."""
+        ...
+
     def round_begun(self, name: str) -> None:
         """Note what changes from now on as changed since ``name``."""
         ...
@@ -112,7 +116,7 @@ class AheadOfBarrier:
         return self._state.changes.noted is not None
 
     def _is_much(self, keys: int) -> bool:
-        return keys > _LEFT * self._at_once or keys * self._bytes_per_key > _LEFT * _BYTES
+        return keys > _LEFT * (self._at_once - 1) or keys * self._bytes_per_key > _LEFT * _BYTES
 
     def next(self) -> None:
         """Pack the next keys. Requires `under_way`."""
@@ -186,6 +190,7 @@ class AheadOfBarrier:
                 return
             images.append(image)
             yield
+        self._state.note_flagged()  # so that it is known whether another round pays
         self.parts.append(PackedPart(not is_full, partial(_joined_artefact, images, not is_full)))
 
 

@@ -352,21 +352,23 @@ class KeyedState(StepValues):
         return made
 
     def due(self, parent: str | None) -> tuple[list[Any] | pa.Array, bool]:
-        """Return the keys that a barrier with ``parent`` would write, as a column if arrays hold the values, and
-        whether these are all keys with state.
-        """
+        """Return the keys that a barrier with ``parent`` would write, and whether these are all with state."""
+        self.note_flagged()
         changes, values = self.changes, self._columns()
-        if values is not None:
-            for column in values.changed_columns():
-                self.note_column(column)
-            with suppress(NotColumnar):
-                of_column = changes.due_column(parent)
-                if changes.as_columns(full=of_column is None):
-                    return values.key_column() if of_column is None else of_column, of_column is None
-        if isinstance(self.values, ManyValues):
-            changes.note(self.values.changed_keys(), self.values)
+        with suppress(NotColumnar):
+            of_column = None if values is None else changes.due_column(parent)
+            if values is not None and changes.as_columns(full=of_column is None):
+                return values.key_column() if of_column is None else of_column, of_column is None
         due = changes.due(parent)
         return (self._held(), True) if due is None else (list(due), False)
+
+    def note_flagged(self) -> None:
+        """Note the changes that values have flagged, and that were not noted."""
+        values = self._columns()
+        for column in () if values is None else values.changed_columns():
+            self.note_column(column)
+        if values is None and isinstance(self.values, ManyValues):
+            self.changes.note(self.values.changed_keys(), self.values)
 
     def round_begun(self, name: str) -> None:
         """Note what changes from now on as changed since ``name``."""

@@ -32,7 +32,8 @@ from malstrom_py.data.messages import (
 from malstrom_py.errors import DeadlineError
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.channels.channel import InLine
-from malstrom_py.state.artefact import is_delta
+from malstrom_py.state.ahead_of_barrier import AheadOfBarrier, split
+from malstrom_py.state.artefact import is_delta, merged
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing.exact import MutationWatch
 from malstrom_py.testing.single_step import SingleStep, StepRunner, StreamFactory, part_of, plan_single_step
@@ -300,7 +301,19 @@ class OperatorTester:
         """
         backend = CapturingPersistenceBackend()
         self.send_local(AbsBarrier(snapshot, backend, parent)).step()
-        return Persisted(backend.states, self._runner.epoch())
+        states = dict(backend.states)
+        for step in self.tracked:
+            packed = self.states[step].take_packed()
+            if packed:
+                full, *delta = split(packed, states[step])
+                states[step] = merged([full, *delta]) if delta else full
+        return Persisted(states, self._runner.epoch())
+
+    def pack_ahead(self, snapshot: str, *, parent: str | None = None, keys_max: int = 1) -> list[AheadOfBarrier]:
+        """Return what packs the state of each step ahead of ``barrier(snapshot, parent=parent)``, after `track`."""
+        operators = [one for one in self._runner.operators.values() if isinstance(one, StatefulOperator)]
+        states = [state for one in operators if (state := one.packs_ahead) is not None and state.tracked]
+        return [state.pack_ahead(snapshot, parent, keys_max=keys_max) for state in states]
 
     def track(self, slots_of: Callable[[Sequence[Any]], Sequence[int]]) -> Self:
         """Track from now on which keys change, and persist keyed artefacts, by the slots of ``slots_of``.

@@ -7,7 +7,7 @@ while workers join, because until then only the joiners know of it, and the work
 barrier and a move never overlap (R7): the barrier is injected when nothing moves, or between two moves of a rescale,
 and the next move waits until the barrier has passed all workers. Before a move, state may go ahead of it (R12); that is
 bounded, and a barrier waits for it as for the move. New parts of a source get their workers while nothing moves, before
-the next barrier or move (R13). Workers pack their state ahead of a barrier (S2) while moves continue; then it is wanted.
+the next barrier or move (R13). Before a barrier is wanted, workers pack their state ahead (S2).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class StatePacked:
-    """S2: the workers have packed their state ahead of the barrier of ``snapshot``."""
+    """S2: workers have packed their state ahead of the barrier of ``snapshot``; joiners are not waited for."""
 
     snapshot: str
 
@@ -278,29 +278,32 @@ class CoordinatorMachine:
             case RescaleCalledOff():
                 return self._called_off(event.error)
             case PackAhead():
-                self._require(self._packing is None, "one snapshot at a time")
                 self._packing, self._unpacked = event, {*self.members, *self.target} - self._joining
                 return [Send(worker, event) for worker in sorted(self._unpacked)]
             case SnapshotWanted():
-                self._require(
-                    self._barrier is None and self.phase is not CoordinatorPhase.BARRIER, "one snapshot at a time"
-                )
+                is_free = self._barrier is None and self.phase is not CoordinatorPhase.BARRIER
+                self._require(is_free, "one snapshot at a time")
                 self._barrier = event
                 return self._cut("snapshot") if self.phase is CoordinatorPhase.STEADY else []
             case PartsFound():
                 new = {(event.source, part): position for part, position in event.parts}
                 self._found |= {part: position for part, position in new.items() if part not in self.parts}
                 return self._add_parts() if self.phase is CoordinatorPhase.STEADY else []
-            case ReportReceived(report=PackedAhead() as report):
-                return self._packed(report.worker)
-            case ReportReceived(report=BarrierPassed() as report):
-                return self._barrier_passed(report)
-            case ReportReceived(report=ByesTaken() as report):
-                return self._byes_taken(report)
-            case ReportReceived(report=SentAhead() as report):
-                return self._sent_ahead(report)
             case ReportReceived():
-                return self._reported(event.report)
+                return self._taken(event.report)
+
+    def _taken(self, report: Report) -> list[Effect]:
+        match report:
+            case PackedAhead():
+                return self._packed(report.worker)
+            case BarrierPassed():
+                return self._barrier_passed(report)
+            case ByesTaken():
+                return self._byes_taken(report)
+            case SentAhead():
+                return self._sent_ahead(report)
+            case _:
+                return self._reported(report)
 
     @property
     def target(self) -> tuple[int, ...]:
@@ -430,17 +433,16 @@ class CoordinatorMachine:
 
     def _connected(self, joiner: int) -> list[Effect]:
         if joiner not in self._joining:
-            return []  # the rescale of this joiner has been called off
+            return []  # its rescale has been called off
         self._joining.discard(joiner)
-        # A joiner is not waited for: it has no state yet, and packs what comes to it.
-        packing: list[Effect] = [] if self._packing is None else [Send(joiner, self._packing)]
+        packing: list[Effect] = [Send(joiner, self._packing)] if self._packing else []
         return packing if self._joining else [*packing, *self._start_moving()]
 
     def _called_off(self, error: MalstromError) -> list[Effect]:
         self._to("called off")
         self._joining = set()
+        # A rebalance that waited for the joiners does not start them again.
         if self._wanted is not None and self._wanted.evens_out and self._wanted.members == self._target:
-            # A rebalance that waited for the joiners does not start them again.
             self._wanted = replace(self._wanted, members=self.members)
         forgotten = [Send(worker, ForgetKeys()) for worker in self._losing]
         return [Ended(self.members, self.version, error), *forgotten, *self._begin()]
@@ -457,15 +459,11 @@ class CoordinatorMachine:
         return self._order_move()
 
     def _order_move(self) -> list[Effect]:
-        slots_max = self._paced.slots_max
-        planned = self._plan_moves(
-            *(self.version, self.members, self.table, self.parts, self._target),
-            slots_max=slots_max,
-            target=self.target_table,
-        )
+        place = (self.version, self.members, self.table, self.parts, self._target)
+        planned = self._plan_moves(*place, slots_max=self._paced.slots_max, target=self.target_table)
         move = next(iter(planned))
         losing = {was for was, now in zip(self.table, move.table, strict=True) if was != now}
-        if not (self._sends_ahead and losing) or self._ahead_least is None:
+        if not losing or not self._sends_ahead or self._ahead_least is None:
             return self._order(move)
         self._to("state goes ahead")
         self._next = move
@@ -476,11 +474,10 @@ class CoordinatorMachine:
         """R12: begin the move when all state that goes ahead of it has been sent."""
         self._require(self.phase is CoordinatorPhase.COPYING and report in self._missing, f"{report} was not expected")
         self._missing.discard(report)
-        move = self._next
-        if self._missing or move is None:
+        if self._missing or self._next is None:
             return []
         self._to("state is ahead")
-        self._next = None
+        move, self._next = self._next, None
         return self._order(move)
 
     def _order(self, move: RescaleMove) -> list[Effect]:

@@ -35,9 +35,10 @@ from malstrom_py.workers.transport.messages import Positions, Saved
 class CapturedState:
     """The image of ``worker`` at the barrier of ``snapshot``.
 
-    ``states``: step -> its keyed state, as an artefact; ``packed``: what was packed ahead of that. ``sources``: step -> the positions of its parts. ``parts``:
+    ``states``: step -> its keyed state, as an artefact. ``sources``: step -> the positions of its parts. ``parts``:
     step -> its state for each part, by the part's name. ``frontiers``: exchange -> the epoch that it has passed.
-    ``payloads``: sink and pre-committed payload. ``paused_s``: the time that the capture took.
+    ``payloads``: sink and pre-committed payload. ``paused_s``: the time that the capture took. ``packed``: step -> what
+    was packed ahead, relative to which its state is.
     """
 
     snapshot: str

@@ -156,7 +156,7 @@ class Worker:
         self._table = member.table
         self._cutting: SnapshotCapture | None = None
         self._packing: PackingAhead | None = None
-        self._keys_packed = keys_per_parcel
+        self._keys_packed = None if keys_per_parcel is None else 1
         self._cut: CapturedState | None = None
         self._graph = build_graph(
             plan,

@@ -20,6 +20,7 @@ from typing import Any
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import Epoch
 from malstrom_py.errors import CodecError, MalstromError
+from malstrom_py.state.ahead_of_barrier import AheadOfBarrier
 from malstrom_py.state.artefact import entries_in
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing.exact import same
@@ -191,15 +192,18 @@ class _DeltaRun:
         at, parent, start = self._scenario.at, None, 0
         places = [*sorted(place for place in self._scenario.cuts if place < at), at]
         for number, place in enumerate(places):
+            name = f"snapshot-{number}"
+            packing = [one for giver in givers for one in giver.pack_ahead(name, parent=parent)]
+            _pack(packing, 1 + number % 4)
             self._play.run(givers, start, place, owner=self._owner)
             start = place
+            _pack(packing, number % 3)
             if number % 3 == 1:
                 self._shift_keys(givers)
-            name = f"snapshot-{number}"
             made = [giver.barrier(name, parent=parent) for giver in givers]
             lost = number % 3 == 2 and place < at
             keys = ", after a move of all keys" if number % 3 == 1 else ""
-            self._marks[place] = f"a barrier{keys}{', whose snapshot is never committed' if lost else ''}"
+            self._marks[place] = f"a packed barrier{keys}{', whose snapshot is never committed' if lost else ''}"
             if not lost:
                 parent = name
                 for mine, one in zip(committed, made, strict=True):
@@ -225,6 +229,14 @@ class _DeltaRun:
             _compare_entries(step, expected, got, self._broken, self._marks, why="a change was not tracked")
             partly = partly or (len(chain) > 1 and bool(expected or got))
         return partly
+
+
+def _pack(packing: Sequence[AheadOfBarrier], steps: int) -> None:
+    """Pack the next keys of each, up to ``steps`` times."""
+    for one in packing:
+        for _ in range(steps):
+            if one.under_way:
+                one.next()
 
 
 def installed(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:

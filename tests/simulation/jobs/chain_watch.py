@@ -14,7 +14,6 @@ from malstrom_py.codec import Codec
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.manifest import Artefact, Manifest
 from malstrom_py.state.artefact import entries_in
-from malstrom_py.state.change_log import Changes
 from malstrom_py.state.join_image import records_of
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
@@ -42,11 +41,8 @@ class ChainWatch:
 
     def made(self, right: Watch, state: KeyedState, barrier: Any, *, remark: bytes = b"") -> bytes:
         """A step writes its state, or what has changed of it."""
-        changes = state._changes
-        if changes is not None and isinstance(barrier.backend, SnapshotCapture):
-            whole = state._written(Changes(changes.slots_of), state._held(), full=True, remark=b"")
-            if whole is not None:
-                self._at_barrier.setdefault(barrier.backend, {})[state.step] = (whole, state._codec)
+        if state.tracked and isinstance(barrier.backend, SnapshotCapture):
+            self._at_barrier.setdefault(barrier.backend, {})[state.step] = (state.snapshot(), state._codec)
         made: bytes = right(state, barrier, remark=remark)
         return made
 

@@ -17,6 +17,8 @@ from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.log import JobStart, next_incarnation
 from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.state import ahead_of_barrier
+from malstrom_py.state.ahead_of_barrier import AheadOfBarrier
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.coordinator import recovery as beginning
 from malstrom_py.workers.coordinator import restore_point
@@ -25,6 +27,7 @@ from malstrom_py.workers.coordinator.job_machine import SUSPENDS
 from malstrom_py.workers.coordinator.restore_point import RestorePoint
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
+from malstrom_py.workers.engine import snapshot_capture
 from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.runtime import worker_host
@@ -234,6 +237,32 @@ def always_continued(right: Callable[..., Any]) -> Callable[..., Any]:
     return load_slots
 
 
+def noted_late(right: Callable[..., Any]) -> Callable[..., Any]:
+    """What changes while state is packed ahead is noted from the end of the round on, not from its beginning."""
+
+    def packed(ahead: Any) -> Iterator[None]:
+        yield from right(ahead)
+        if ahead.parts:
+            ahead._state.round_begun(ahead._parent)
+
+    return packed
+
+
+def timers_noted_before(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Timers that change while state is packed ahead are noted among the changes before."""
+    return lambda state, name: state.changes.written(name, None, None)
+
+
+def only_packed(right: Callable[..., Any]) -> Callable[..., Any]:
+    """What has changed since state was packed ahead is not written."""
+    return lambda parts, state: right(parts[:-1], parts[-1].made()) if parts else right(parts, state)
+
+
+def packed_last(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Of what was packed in several rounds the oldest counts."""
+    return lambda deltas: right(deltas[::-1])
+
+
 WRONG: Final = {
     "a barrier is aligned on one channel only": Wrong(RegionInput, "_arrived", barrier_of_one_channel, 0, "two-inputs"),
     "a barrier is let in while a step holds epochs": Wrong(RegionInput, "_maybe_pass", epochs_held, 10, "enriched"),
@@ -251,6 +280,12 @@ WRONG: Final = {
     "a chain with slots of others is continued": Wrong(restore_point, "load_slots", always_continued, 17),
     "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 1, "enriched"),
     "collect buffers are left out": Wrong(CollectStep, "install", none_in_flight, 2, "collect"),
+    "changes while state is packed ahead are missed": Wrong(AheadOfBarrier, "_packed", noted_late, 0),
+    "timers that change meanwhile are missed": Wrong(
+        KeyedState, "round_begun", timers_noted_before, 0, "windows-of-windows"
+    ),
+    "changes after state was packed ahead are missed": Wrong(snapshot_capture, "split", only_packed, 0),
+    "the oldest of what was packed counts": Wrong(ahead_of_barrier, "merged_deltas", packed_last, 0),
     "workers continue after the last barrier": Wrong(RegionInput, "at_sources", last_forgotten, 9),
     "a job stops before its last snapshot is durable": Wrong(Coordinator, "suspended", stopped_early, 6),
 }

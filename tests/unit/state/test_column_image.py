@@ -18,8 +18,8 @@ from malstrom_py.codec import Codec
 from malstrom_py.errors import SnapshotError
 from malstrom_py.state.artefact import (
     Opened,
-    assembled,
     artefact,
+    assembled,
     by_slot,
     column_artefact,
     columns_in,

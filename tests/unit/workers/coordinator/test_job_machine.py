@@ -6,7 +6,7 @@ import pytest
 
 from malstrom_py.errors import InternalError
 from malstrom_py.rescale.moves.move_sizing import Pacing
-from malstrom_py.rescale.moves.protocol import BarrierPassed, InjectBarrier
+from malstrom_py.rescale.moves.protocol import BarrierPassed, InjectBarrier, PackAhead, PackedAhead
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.manifest import PlanImage
 from malstrom_py.workers.coordinator import machine as ce
@@ -34,7 +34,10 @@ def saved(worker: int) -> Saved:
 def test_s3_a_snapshot_needs_no_event_of_the_shell_between_the_parts() -> None:
     machine, one = saving(), SnapshotId("one")
     orders = [ce.Send(worker, InjectBarrier("one", None, False)) for worker in (0, 1)]
-    assert machine.handle(sm.SnapshotStarted(one)) == [ce.BarrierBegun("one", (0, 1)), *orders]
+    assert machine.handle(sm.SnapshotStarted(one)) == [ce.Send(worker, PackAhead("one")) for worker in (0, 1)]
+    assert machine.handle(ce.ReportReceived(PackedAhead("one", 1))) == []
+    packed = ce.ReportReceived(PackedAhead("one", 0))
+    assert machine.handle(packed) == [ce.BarrierBegun("one", (0, 1)), *orders]
     assert machine.handle(saved(0)) == []
     assert machine.handle(ce.ReportReceived(BarrierPassed("one", 0))) == []
     assert machine.handle(ce.ReportReceived(BarrierPassed("one", 1))) == [ce.CutMade("one", 0.0)]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 
 from malstrom_py.errors import InternalError
+from malstrom_py.rescale.moves.protocol import PackAhead
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.manifest import Artefact, PlanImage, artefact_path
 from malstrom_py.workers.coordinator import snapshot_machine as sm
-from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, SnapshotWanted
+from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, SnapshotWanted, StatePacked
 from malstrom_py.workers.transport.messages import Saved
 
 ONE, TWO, THREE = (SnapshotId(f"20261122T04224212345{number}Z-1a2b3c4d") for number in (1, 2, 3))
@@ -39,7 +41,9 @@ def saved(
 
 
 def begun(made: sm.SnapshotMachine, snapshot: SnapshotId, *members: int) -> list[sm.Effect]:
-    wanted = made.handle(sm.SnapshotStarted(snapshot))
+    (packing,) = made.handle(sm.SnapshotStarted(snapshot))
+    assert packing == PackAhead(snapshot, made.parent)
+    wanted = made.handle(StatePacked(snapshot))
     made.handle(BarrierBegun(snapshot, members))
     return wanted
 
@@ -77,12 +81,21 @@ def test_s3_sinks_commit_behind_the_manifest_and_nothing_goes_before_they_have()
     with pytest.raises(InternalError, match="wanted is not expected"):
         made.handle(sm.SnapshotStarted(TWO))
     assert made.handle(sm.SinksCommitted()) == [sm.Completed(ONE, ())]
-    assert made.handle(sm.SnapshotStarted(TWO)) == [SnapshotWanted(TWO, ONE)]
+    assert made.handle(sm.SnapshotStarted(TWO)) == [PackAhead(TWO, ONE)]
 
 
 def test_s3_the_barrier_of_a_stop_is_the_last() -> None:
     made = machine()
-    assert made.handle(sm.SnapshotStarted(ONE, last=True)) == [SnapshotWanted(ONE, None, last=True)]
+    assert made.handle(sm.SnapshotStarted(ONE, last=True)) == [PackAhead(ONE)]
+    assert made.handle(StatePacked(ONE)) == [SnapshotWanted(ONE, None, last=True)]
+
+
+def test_s2_what_was_packed_ahead_in_full_comes_before_its_changes_and_replaces_the_chain() -> None:
+    made = machine()
+    completed(made, ONE, saved(ONE, 0))
+    both = replace(saved(TWO, 0), artefacts=(artefact(0, TWO), artefact(0, TWO, "delta")))
+    (stored,) = (one for one in completed(made, TWO, both) if isinstance(one, sm.StoreManifest))
+    assert stored.manifest.artefacts == both.artefacts
 
 
 def test_s2_the_parent_is_the_last_that_stands() -> None:

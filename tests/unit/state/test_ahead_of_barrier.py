@@ -1,0 +1,148 @@
+"""State packed ahead of a barrier: what is stored is the state at the barrier, whatever changed in between (S2)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from malstrom_py import agg
+from malstrom_py.codec import Codec
+from malstrom_py.data.messages import AbsBarrier
+from malstrom_py.state.ahead_of_barrier import AheadOfBarrier, split
+from malstrom_py.state.artefact import contents, entries_in, is_delta
+from malstrom_py.state.figure_states import FigureStates, shape_of_one
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.testing import CapturingPersistenceBackend
+
+SLOTS = 4
+
+
+def tracked(arrays: Callable[[], Any] | None = None) -> KeyedState:
+    state = KeyedState("count", Codec())
+    state.track(lambda keys: [hash(key) % SLOTS for key in keys])
+    if arrays is not None:
+        state.arrays = arrays
+        state.to_arrays()
+    return state
+
+
+def put(state: KeyedState, key: Any, value: Any) -> None:
+    state.note([key])
+    if value is None:
+        state.values.pop(key, None)
+    else:
+        state.values[key] = value
+
+
+def artefacts(state: KeyedState, snapshot: str, parent: str | None) -> list[bytes]:
+    made = state.artefact(AbsBarrier(snapshot, CapturingPersistenceBackend(), parent))
+    return split(state.take_packed(), made)
+
+
+def stored(chain: Sequence[bytes]) -> dict[Any, Any]:
+    return {one.key: (one.value, tuple(one.times.timers)) for one in entries_in(chain, Codec())}
+
+
+def held(state: KeyedState) -> dict[Any, Any]:
+    return stored([state.snapshot()])
+
+
+def packed(ahead: AheadOfBarrier) -> int:
+    steps = 0
+    while ahead.under_way:
+        ahead.next()
+        steps += 1
+    return steps
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_s2_what_is_stored_is_the_state_at_the_barrier(seed: int) -> None:
+    rng = random.Random(seed)
+    state, chain, parent = tracked(), list[bytes](), None
+    keys: list[Any] = [*range(12), "a", "b", (1, "c"), *([True, 2.0, None] if seed % 3 == 0 else [])]
+    for number in range(8):
+        ahead = state.pack_ahead(f"s{number}", parent, keys_max=rng.choice((1, 2, 5)))
+        for _ in range(rng.randrange(60)):
+            key = rng.choice(keys)
+            put(state, key, rng.choice((None, rng.random(), "x" * rng.randrange(9))))
+            if rng.random() < 0.3:
+                state.timers.set(key, rng.randrange(9))
+            if rng.random() < 0.2:
+                list(state.timers.due(rng.randrange(9)))
+            if rng.random() < 0.1:
+                state.collect([key])
+            if rng.random() < 0.5 and ahead.under_way:
+                ahead.next()
+        made = artefacts(state, f"s{number}", parent)
+        if rng.random() < 0.8:  # else it is never committed
+            chain = made if not is_delta(made[0]) else [*chain, *made]
+            parent = f"s{number}"
+            assert stored(chain) == held(state)
+
+
+def test_s2_arrays_are_packed_as_arrays_and_merged_as_such() -> None:
+    state = tracked(lambda: FigureStates([agg.sum("n")], shape_of_one()))
+    values: Any = state.values
+
+    def add(first: int, last: int) -> None:
+        column = pa.array(range(first, last))
+        values.groups.fold(column, [column])
+
+    add(0, 100)
+    ahead = state.pack_ahead("s0", None, keys_max=10)
+    ahead.next()
+    add(90, 130)
+    assert packed(ahead) > 9
+    chain = artefacts(state, "s0", None)
+    assert [is_delta(one) for one in chain] == [False, True]
+    assert stored(chain) == held(state)
+    ahead = state.pack_ahead("s1", "s0", keys_max=10)
+    add(0, 70)
+    assert packed(ahead) > 6
+    add(60, 65)
+    values.drop_keys(pa.array([3, 4, 99]))
+    state.note([3, 4, 99])
+    (delta,) = artefacts(state, "s1", "s0")
+    assert is_delta(delta)
+    assert len(list(contents(delta))) == SLOTS
+    assert stored([*chain, delta]) == held(state)
+
+
+def test_s2_little_state_is_left_to_the_barrier() -> None:
+    state = tracked()
+    for key in range(100):
+        put(state, key, key)
+    assert packed(state.pack_ahead("s0", None)) == 1
+    (full,) = artefacts(state, "s0", None)
+    assert not is_delta(full)
+    assert stored([full]) == held(state)
+
+
+def test_s2_few_large_states_are_packed() -> None:
+    state = tracked()
+    for key in range(20):
+        put(state, key, "x" * (1 << 19))
+    assert packed(state.pack_ahead("s0", None)) >= 10
+    (full,) = artefacts(state, "s0", None)  # nothing has changed since
+    assert stored([full]) == held(state)
+
+
+def test_s2_the_barrier_packs_what_has_changed_and_the_rounds_end() -> None:
+    state = tracked()
+    for key in range(10_000):
+        put(state, key, key)
+    ahead = state.pack_ahead("s0", None)
+    while ahead.under_way:  # all change all the time: no round becomes smaller
+        ahead.next()
+        for key in range(10_000):
+            put(state, key, -key)
+    full, delta = artefacts(state, "s0", None)
+    assert stored([full, delta]) == held(state)
+    put(state, 5, None)
+    (last,) = artefacts(state, "s1", "s0")
+    assert sum(len(keys) for _, (keys, _) in contents(last)) == 1
+    assert stored([full, delta, last]) == held(state)
