@@ -30,18 +30,18 @@ from malstrom_py.state.column_image import ColumnImage, column_blocks
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_KEYS: Final = 1024
-_COLUMN_KEYS: Final = 1 << 14
+_KEYS: Final = 2048
+_COLUMN_KEYS: Final = 1 << 15
 _BYTES: Final = 1 << 20
 """So much of rows, or of arrays, is packed between two batches, and so many bytes: some milliseconds."""
 
 _LISTED: Final = 1 << 14
 """So many keys are put to their slots between two batches."""
 
-_LEFT: Final = 2
+_LEFT: Final = 1
 """What is left to the barrier is at most as much as is packed between so many batches."""
 
-_ROUNDS: Final = 8
+_ROUNDS: Final = 12
 
 
 class PackedPart(NamedTuple):
@@ -87,7 +87,8 @@ class Packable(Protocol):
 class AheadOfBarrier:
     """Packs ``state`` ahead of the barrier of ``snapshot``, relative to ``parent``. ``keys_max``: of one step.
 
-    ``parts``: what the rounds have packed, oldest first.
+    ``parts``: what the rounds have packed, oldest first. ``is_behind``: state changes about as fast as it is packed,
+    so packing has to come before batches.
     """
 
     def __init__(self, state: Packable, snapshot: str, parent: str | None, *, keys_max: int | None = None) -> None:
@@ -100,6 +101,7 @@ class AheadOfBarrier:
         keys, size = state.sampled_bytes(8, 1 << 16)
         self._bytes_per_key = size // keys if keys else 0
         self._sizes: list[int] = []
+        self.is_behind = False
         self._round: Iterator[None] | None = self._packed()
         self.parts: list[PackedPart] = []
 
@@ -109,11 +111,11 @@ class AheadOfBarrier:
         return self._round is not None or self._pays_again()
 
     def _pays_again(self) -> bool:
-        """Whether a next round has much to do, and much less than the last one."""
+        """Whether a next round has much to do; and less than the last one, if that came before batches."""
         changed, sizes = self._state.changes.count, self._sizes
-        if not self.parts or len(sizes) == _ROUNDS or 4 * changed > 3 * sizes[-1] or not self._is_much(changed):
+        if not self.parts or len(sizes) == _ROUNDS or not self._is_much(changed):
             return False
-        return self._state.changes.noted is not None
+        return self._state.changes.noted is not None and not (self.is_behind and 4 * changed > 3 * sizes[-1])
 
     def _is_much(self, keys: int) -> bool:
         return keys > _LEFT * (self._at_once - 1) or keys * self._bytes_per_key > _LEFT * _BYTES
@@ -140,6 +142,7 @@ class AheadOfBarrier:
             return
         self._parent = f"{self._snapshot} {len(self._sizes)}"
         self._state.round_begun(self._parent)
+        self.is_behind = self.is_behind or (bool(self._sizes) and 2 * len(keys) > self._sizes[-1])
         self._sizes.append(len(keys))
         yield from self._rows(keys, is_full) if isinstance(keys, list) else self._columns(keys, is_full)
 

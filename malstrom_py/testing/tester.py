@@ -303,7 +303,7 @@ class OperatorTester:
         self.send_local(AbsBarrier(snapshot, backend, parent)).step()
         states = dict(backend.states)
         for step in self.tracked:
-            packed = self.states[step].take_packed()
+            packed = self.states[step].take_packed() if step in self.states else ()
             if packed:
                 full, *delta = split(packed, states[step])
                 states[step] = merged([full, *delta]) if delta else full

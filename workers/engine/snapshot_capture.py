@@ -52,6 +52,10 @@ class CapturedState:
     packed: Mapping[str, Sequence[PackedPart]] = field(default_factory=dict, repr=False, hash=False)
 
 
+_TURNS: Final = 4
+"""Of so many turns one is for batches, if packing comes first."""
+
+
 class PackingAhead:
     """What a worker with ``operators`` packs ahead of a barrier. ``keys_max``: of one step; by default as fits."""
 
@@ -61,11 +65,17 @@ class PackingAhead:
         self._snapshot = order.snapshot
         self._states = [state.pack_ahead(order.snapshot, order.parent, keys_max=keys_max) for state in states]
         self._is_reported = False
+        self._turn = 0
 
     @property
     def under_way(self) -> bool:
         """Whether something is to be packed, or reported."""
         return not self._is_reported or any(state.under_way for state in self._states)
+
+    def comes_first(self) -> bool:
+        """Return whether this turn of the worker is for packing alone, as state changes as fast as it is packed."""
+        self._turn = (self._turn + 1) % _TURNS
+        return self._turn != 0 and any(state.is_behind and state.under_way for state in self._states)
 
     def next(self, worker: int) -> PackedAhead | None:
         """Pack the next keys of a step. Return the report of ``worker`` once little is left to the barrier."""

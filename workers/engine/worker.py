@@ -311,7 +311,11 @@ class Worker:
             self._share = share
             self._graph.turn.share(share)
         with self._resources:
-            done, outgoing = self._step()
+            if self._packing is not None and self._packing.comes_first():
+                self._capture()
+                done, outgoing = 0, self._outgoing()
+            else:
+                done, outgoing = self._step()
         self._measuring.time.stepped(began_ns, busy=bool(done or outgoing))
         return done, outgoing
 

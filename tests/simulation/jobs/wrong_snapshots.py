@@ -280,12 +280,12 @@ WRONG: Final = {
     "a chain with slots of others is continued": Wrong(restore_point, "load_slots", always_continued, 17),
     "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 1, "enriched"),
     "collect buffers are left out": Wrong(CollectStep, "install", none_in_flight, 2, "collect"),
-    "changes while state is packed ahead are missed": Wrong(AheadOfBarrier, "_packed", noted_late, 0),
+    "changes while state is packed ahead are missed": Wrong(AheadOfBarrier, "_packed", noted_late, 31),
     "timers that change meanwhile are missed": Wrong(
-        KeyedState, "round_begun", timers_noted_before, 0, "windows-of-windows"
+        KeyedState, "round_begun", timers_noted_before, 3, "windows-of-windows"
     ),
     "changes after state was packed ahead are missed": Wrong(snapshot_capture, "split", only_packed, 0),
-    "the oldest of what was packed counts": Wrong(ahead_of_barrier, "merged_deltas", packed_last, 0),
+    "the oldest of what was packed counts": Wrong(ahead_of_barrier, "merged_deltas", packed_last, 2),
     "workers continue after the last barrier": Wrong(RegionInput, "at_sources", last_forgotten, 9),
     "a job stops before its last snapshot is durable": Wrong(Coordinator, "suspended", stopped_early, 6),
 }
