@@ -25,7 +25,7 @@ from malstrom_py.state.artefact import (
     row_block,
 )
 from malstrom_py.state.change_log import Changes, alike
-from malstrom_py.state.column_image import ColumnImage, column_blocks
+from malstrom_py.state.column_image import ColumnImage, column_blocks, distinct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -269,16 +269,16 @@ def latest_image(images: Sequence[ColumnImage]) -> ColumnImage:
     """
     import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     later, kept = images[-1].all_keys, [images[-1]]
     for image in reversed(images[:-1]):
-        stays = pc.invert(pc.is_in(image.keys, value_set=later))
-        left = image.take(np.flatnonzero(stays.to_numpy(zero_copy_only=False)))
+        keys = image.all_keys
+        codes = distinct(pa.concat_arrays([keys, later]))[1]
+        stays, rows = np.isin(codes[: len(keys)], codes[len(keys) :], invert=True), len(image.keys)
+        left = image.take(np.flatnonzero(stays[:rows]))
         if image.gone is not None and image.gone_slots is not None:
-            stays = pc.invert(pc.is_in(image.gone, value_set=later))
-            gone_slots = image.gone_slots[stays.to_numpy(zero_copy_only=False)]
-            left = left._replace(gone=image.gone.filter(stays), gone_slots=gone_slots)
-        later = pa.concat_arrays([later, image.all_keys])
+            gone = stays[rows:]
+            left = left._replace(gone=image.gone.filter(pa.array(gone)), gone_slots=image.gone_slots[gone])
+        later = pa.concat_arrays([later, keys])
         kept.append(left)
     return join_images(kept[::-1])

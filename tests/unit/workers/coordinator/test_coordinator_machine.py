@@ -18,6 +18,8 @@ from malstrom_py.rescale.moves.protocol import (
     ForgetKeys,
     InjectBarrier,
     MarkersIn,
+    PackAhead,
+    PackedAhead,
     PartsPolled,
     RegionDone,
     Report,
@@ -246,6 +248,20 @@ def test_r8_byes_are_named_with_who_takes_them_and_where() -> None:
 
 
 # -- barriers --
+
+
+def test_s2_state_is_packed_while_moves_go_on_and_joiners_and_leavers_are_not_waited_for() -> None:
+    machine = made((0, 1), (0, 1, 0, 1), slots_max=8)
+    move = move_of(machine.handle(ce.RescaleRequested((1,))))
+    order = PackAhead("one", "zero")
+    assert machine.handle(order) == [ce.Send(worker, order) for worker in (0, 1)]
+    assert told(machine, PackedAhead("one", 1)) == []
+    machine.handle(ce.RescaleRequested((1, 2)))
+    byes = told(machine, *all_reports(move), ByesTaken(1, 1, "A"), ByesTaken(1, 1, "B"))
+    assert ce.StatePacked("one") in byes, "the other one has left"
+    assert machine.handle(Connected(2))[0] == ce.Send(2, order)
+    assert told(machine, PackedAhead("one", 2)) == []
+    assert machine.handle(ce.SnapshotWanted("one", "zero")) == [], "it waits for the end of a move (R7)"
 
 
 def passed(snapshot: str, *workers: int) -> list[Report]:
