@@ -2,7 +2,7 @@
 
 Rule: a round packs what a barrier would write at its beginning, and is to the next round as a snapshot to the one after
 it: what changes from its beginning on is noted and belongs to the next round, of which the barrier's own is the last.
-So the newest entry of a key, of all rounds and the barrier, is its state at the barrier, whatever has changed between
+So the newest entry of a key, of all rounds and the barrier, is its state at the barrier, also if it changed between
 two steps of a round. The rounds end when little is left, or when they do not become smaller.
 """
 
@@ -87,7 +87,7 @@ class Packable(Protocol):
 class AheadOfBarrier:
     """Packs ``state`` ahead of the barrier of ``snapshot``, relative to ``parent``. ``keys_max``: of one step.
 
-    ``parts``: what the rounds have packed, oldest first. ``is_behind``: state changes about as fast as it is packed,
+    ``parts``: what the rounds have packed, oldest first. ``is_behind``: state changes about as fast as this packs it,
     so packing has to come before batches.
     """
 

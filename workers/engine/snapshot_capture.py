@@ -73,7 +73,7 @@ class PackingAhead:
         return not self._is_reported or any(state.under_way for state in self._states)
 
     def comes_first(self) -> bool:
-        """Return whether this turn of the worker is for packing alone, as state changes as fast as it is packed."""
+        """Return whether this turn of the worker is for packing alone, as state changes as fast as this packs it."""
         self._turn = (self._turn + 1) % _TURNS
         return self._turn != 0 and any(state.is_behind and state.under_way for state in self._states)
 
