@@ -281,7 +281,7 @@ WRONG: Final = {
     "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 1, "enriched"),
     "collect buffers are left out": Wrong(CollectStep, "install", none_in_flight, 2, "collect"),
     "changes while state is packed ahead are missed": Wrong(AheadOfBarrier, "_packed", noted_late, 31),
-    "timers that change meanwhile are missed": Wrong(
+    "timers that change while state is packed are missed": Wrong(
         KeyedState, "round_begun", timers_noted_before, 3, "windows-of-windows"
     ),
     "changes after state was packed ahead are missed": Wrong(snapshot_capture, "split", only_packed, 0),

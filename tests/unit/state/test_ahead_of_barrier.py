@@ -1,4 +1,4 @@
-"""State packed ahead of a barrier: what is stored is the state at the barrier, whatever changed in between (S2)."""
+"""State packed ahead of a barrier: what is stored is the state at the barrier, also if it changed in between (S2)."""
 
 from __future__ import annotations
 
