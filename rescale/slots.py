@@ -160,7 +160,7 @@ def _int64_of(keys: pa.Array[Any]) -> Any:
     import pyarrow as pa
 
     try:
-        return keys.fill_null(0).cast(pa.int64()).to_numpy()
+        return (keys.fill_null(0) if keys.null_count else keys).cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid:
         return None
 
@@ -350,4 +350,4 @@ def mod_hashes(numbers: np.ndarray[Any, np.dtype[np.int64]], slots: int) -> np.n
     z ^= z >> np.uint64(27)
     z *= np.uint64(MIX_2)
     z ^= z >> np.uint64(31)
-    return z % np.uint64(slots)
+    return z % np.uint64(slots) if slots & (slots - 1) else z & np.uint64(slots - 1)
