@@ -11,7 +11,6 @@ import contextlib
 import threading
 import weakref
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any, Final
 
 import ray
@@ -22,11 +21,10 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import ControlError, DeadlineError, JobEnded, MalstromError, PeerError, PlanError, SinkError
 from malstrom_py.errors.text import describe_error, redacting
-from malstrom_py.events import Ended
-from malstrom_py.metrics import JobMetrics
 from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.sinks.memory import Memory
 from malstrom_py.workers.control.server import ControlSocket
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sinks, build_sources
 from malstrom_py.workers.monitoring.observers import Observers, Observing
@@ -39,16 +37,15 @@ from malstrom_py.workers.reports.commands import (
     MetricsCommand,
     ReloadCommand,
     Result,
-    StatusCommand,
     StopCommand,
     WaitCommand,
 )
 from malstrom_py.workers.reports.error_transfer import redacted, unpack_error
-from malstrom_py.workers.reports.event_log import EventImage, EventLog
-from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, in_progress, still_running
+from malstrom_py.workers.reports.event_log import EventLog
+from malstrom_py.workers.reports.job_status import JobOutcome, in_progress, still_running
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.hot_reload import texts_of
-from malstrom_py.workers.runtime.job_thread import print_notice
+from malstrom_py.workers.runtime.job_thread import end_job, print_notice
 from malstrom_py.workers.runtime.source_pinning import SourcePins
 
 __tracebackhide__ = True  # pytest shows the line of the user
@@ -128,13 +125,13 @@ class OwnRayJob(RayJob):
         self._kept = kept
         if kept:
             self._answer_s = RESTART_S
-        self._last = JobStatus(plan.job, "running", 0, "", RunResult(plan.job, {}, 0.0), None)
-        self._ended: Future[JobOutcome] = Future()
+        self._commands = CommandQueue(plan.job)
+        """What answers once the job has ended."""
+        self._commands.kept = kept  # what snapshots there are the coordinator knows
         self._cluster = str(ray.get_runtime_context().gcs_address)
         self._plan = plan
-        self._log: EventLog | None = None
-        self._has_log = threading.Event()
-        self._metrics: JobMetrics | None = None
+        self._announced = threading.Event()
+        self._has_metrics = False
         self._observing: Observing | None = None
         self._running_tasks: threading.Thread | None = None
         self._ended_because = ""
@@ -165,45 +162,31 @@ class OwnRayJob(RayJob):
         """See `RunningJob.ask`. The driver has the outcome of the job, with the error itself."""
         match command:
             case StopCommand():
-                if not self._ended.done():
+                if not self._commands.ended.done():
                     with contextlib.suppress(JobEnded):
                         super().ask(structs.replace(command, wait=False))
                 if command.wait:
                     self._awaited(command.timeout_s, "stop")
-                return (
-                    self._ended.result().stopped(drain=command.drain, kept=self._kept) if self._ended.done() else None
-                )
+                ended = self._commands.ended
+                return self._commands.result_of(command, ended.result(), public=False) if ended.done() else None
             case WaitCommand():
                 return self._awaited(command.timeout_s, "run").result()
             case _:
                 return self._forwarded(command)
 
     def _forwarded(self, command: Command) -> Result:
-        """Let the coordinator execute ``command``; of a job that has ended the driver itself knows the status."""
-        if self._log is None:
+        """Let the coordinator execute ``command``. Once the job has ended the driver itself answers."""
+        if not self._announced.is_set():
             if isinstance(command, ReloadCommand):  # the user's files are here; the coordinator may be elsewhere
                 command = structs.replace(command, texts=texts_of(self._plan, command.step))
-            try:
+            with contextlib.suppress(JobEnded):
                 return super().ask(command)
-            except JobEnded:
-                if not isinstance(command, EventsCommand | MetricsCommand):
-                    self._awaited(ANSWER_S, "run")
-                self._has_log.wait(ANSWER_S)
-        if isinstance(command, EventsCommand) and self._log is not None:
-            return self._log.page(command.after, command.log)
-        if isinstance(command, MetricsCommand) and self._log is not None:
-            if self._metrics is None:
-                raise JobEnded(
-                    f"job {self.name!r} has ended, and its last metrics with it", job=self.name, how="failed"
-                )
-            return self._metrics
-        if not self._ended.done():
+        is_look = isinstance(command, EventsCommand | MetricsCommand)
+        if not (is_look and self._announced.wait(ANSWER_S)):
             self._awaited(ANSWER_S, "run")
-        outcome = self._ended.result().public()
-        if isinstance(command, StatusCommand):
-            error = None if outcome.error is None else str(outcome.error)
-            return replace(self._last, state=outcome.how, phase="ended", counts=outcome.counts, error=error)
-        raise outcome.refusal(command.what)
+        if isinstance(command, MetricsCommand) and not self._has_metrics:
+            raise JobEnded(f"job {self.name!r} has ended, and its last metrics with it", job=self.name, how="failed")
+        return self._commands.ask(command)
 
     def abandon(self) -> None:
         """Stop the job because the program exits, without waiting for an answer."""
@@ -219,8 +202,9 @@ class OwnRayJob(RayJob):
 
     def leave(self, until_s: float) -> None:
         """Wait until the job has ended, or until ``until_s``; then release the name and print a notice."""
+        left_s = max(0.0, until_s - SystemClock().monotonic_s()) if ray.is_initialized() else 0.0
         try:
-            self._ended.result(max(0.0, until_s - SystemClock().monotonic_s()) if ray.is_initialized() else 0.0)
+            self._commands.ended.result(left_s)
         except TimeoutError:
             if self._control is not None:
                 self._control.release()
@@ -228,7 +212,7 @@ class OwnRayJob(RayJob):
 
     def _awaited(self, timeout_s: float | None, operation: str) -> JobOutcome:
         try:
-            return self._ended.result(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
+            return self._commands.ended.result(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
         except TimeoutError:
             raise in_progress(self.name, operation, timeout_s or 0.0) from None
         except KeyboardInterrupt as error:
@@ -236,12 +220,11 @@ class OwnRayJob(RayJob):
             raise
 
     def _watch(self) -> None:
-        events: EventImage | None = None
         try:
             packed = self._known_end()
             with contextlib.suppress(Exception):  # without this call the coordinator exits later
                 self._actor.heard.remote()
-            ending, events, self._metrics = self._as_ending(packed), packed.events, packed.metrics
+            ending = self._as_ending(packed)
             self._pins.keep_unread = self._kept and packed.is_stopped
         except PeerError as error:  # the cluster is gone, so there is no name to release
             ending = JobOutcome(self.name, "failed", RunResult(self.name, {}, 0.0), error)
@@ -256,7 +239,7 @@ class OwnRayJob(RayJob):
             ending = JobOutcome(self.name, "failed", RunResult(self.name, {}, 0.0), error)
         with contextlib.suppress(Exception):  # the cluster may be gone
             self._free_name()
-        self._end(ending, events)
+        self._end(ending)
 
     def _failure(self, error: RayError) -> MalstromError:
         """Return why the coordinator is gone."""
@@ -268,7 +251,7 @@ class OwnRayJob(RayJob):
     def _run_tasks(self) -> None:
         """Execute the coordinator's tasks until the job has ended."""
         clock = SystemClock()
-        while not self._ended.done() and ray.is_initialized():
+        while not self._commands.ended.done() and ray.is_initialized():
             try:
                 task: Any = ray.get(self._actor.task.remote())
                 if task is not None and task.what == "end":
@@ -303,26 +286,17 @@ class OwnRayJob(RayJob):
             return False
         return True
 
-    def _end(self, ending: JobOutcome, events: EventImage | None = None) -> None:
-        log = EventLog() if events is None else EventLog.of(events)
-        error = ending.public_error()
-        log.emit(Ended(ending.how, "" if error is None else str(error)))
-        self._log = log
-        self._has_log.set()
-        if self._observing is not None:
-            self._observing.end(str(ending.public_error()) if ending.how == "failed" else None)
-        if self._control is not None:
-            self._control.await_followers()
-            self._control.release()
+    def _end(self, ending: JobOutcome) -> None:
+        self._announced.set()
+        end_job(ending, self._commands, self._control, self._observing, lambda: self._leave_ray(ending))
+
+    def _leave_ray(self, ending: JobOutcome) -> None:
         _OWN.discard(self)
         with contextlib.suppress(Exception):  # the outcome of the job matters more
             self._pins.unpin(keep=self._kept and ending.how != "finished")  # the job may resume
         self._asked_end = None
         if self._running_tasks is not None:
             self._running_tasks.join(_TASKS_S)
-        self._ended.set_result(ending)
-        if self._control is not None:
-            self._control.close()
 
     async def _answer(self, command: Command) -> Result:
         """Forward a command of the control socket to the coordinator, in its own thread: clients that wait for the end
@@ -345,8 +319,13 @@ class OwnRayJob(RayJob):
         if error is None and packed.delivery is not None:
             with redacting(self._redact_errors):
                 error = self._committed_here(packed.delivery, packed.status.counts)
-        self._last = packed.status
-        return JobOutcome.of(packed.status.counts, error)
+        status, commands = packed.status, self._commands
+        commands.events, self._has_metrics = EventLog.of(packed.events), True
+        commands.publish_metrics(packed.metrics)
+        commands.note_snapshots(status.snapshots)
+        commands.recover(status.counts, status.workers, times=status.restarts)
+        commands.enter("committing", status.counts, status.workers)
+        return JobOutcome.of(status.counts, error)
 
     def _committed_here(self, delivery: tuple[Any, ...], counts: RunResult) -> BaseException | None:
         """Commit the sinks of this program; return the error of one that failed."""

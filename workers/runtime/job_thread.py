@@ -10,6 +10,7 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from malstrom_py.clock import SystemClock
@@ -71,18 +72,29 @@ def _run_to_end(
             raise
         raise error from None
     finally:
-        ending = JobOutcome.of(result or _counts(run, commands), error)
-        commands.announce(ending)
-        if control is not None:
-            control.await_followers()
-            control.release()
-        try:
-            if observing is not None:
-                observing.end(_failure_of(ending))
-        finally:  # also after a Ctrl-C
-            commands.end(ending)
-        if control is not None:
-            control.close()
+        end_job(JobOutcome.of(result or _counts(run, commands), error), commands, control, observing)
+
+
+def end_job(
+    ending: JobOutcome,
+    commands: CommandQueue,
+    control: ControlSocket | None,
+    observing: Observing | None,
+    last: Callable[[], None] = lambda: None,
+) -> None:
+    """Publish the last event, release the job's name, do what comes ``last``, and publish the outcome."""
+    commands.announce(ending)
+    if control is not None:
+        control.await_followers()
+        control.release()
+    try:
+        if observing is not None:
+            observing.end(str(ending.public_error()) if ending.how == "failed" else None)
+        last()
+    finally:  # also after a Ctrl-C
+        commands.end(ending)
+    if control is not None:
+        control.close()
 
 
 class LocalJob:
@@ -118,12 +130,7 @@ class LocalJob:
                 self._observing = observers.begin(commands)
             self._thread.start()
         except BaseException as error:  # such as too many threads, or an address that is taken
-            self._free_name()
-            ending = JobOutcome.of(run.result(), error)
-            commands.announce(ending)
-            if self._observing is not None:
-                self._observing.end()
-            commands.end(ending)
+            end_job(JobOutcome.of(run.result(), error), commands, self._control, self._observing)
             self._mark_seen()
             raise
 
@@ -197,11 +204,6 @@ class LocalJob:
                 job=self.name,
             )
 
-    def _free_name(self) -> None:
-        if self._control is not None:
-            self._control.release()
-            self._control.close()
-
     def _mark_seen(self) -> None:
         """Note that a caller has seen the outcome, so the exit of the program need not print it."""
         with _LOCK:
@@ -222,10 +224,6 @@ def _leave_all() -> None:
         job.abandon()
     for job in jobs:
         job.leave(until_s)
-
-
-def _failure_of(ending: JobOutcome) -> str | None:
-    return str(ending.public_error()) if ending.how == "failed" else None
 
 
 def _counts(run: Executable, commands: CommandQueue) -> RunResult:
