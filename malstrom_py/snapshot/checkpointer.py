@@ -22,7 +22,7 @@ from malstrom_py.snapshot.ids import id_of_start, is_snapshot_id, next_snapshot_
 from malstrom_py.snapshot.log import JobStart, Log, LogEntry
 from malstrom_py.snapshot.manifest import Kind, Manifest, artefact_path, manifest_bytes
 from malstrom_py.snapshot.retention import ARTEFACTS, COMMITS, Pruned, Pruning, files_of
-from malstrom_py.snapshot.store import Range, Store, place_of, read_ranges
+from malstrom_py.snapshot.store import Range, Store, place_of, put_pieces, read_ranges
 from malstrom_py.snapshot.verification import faults_of
 from malstrom_py.validation import check_name
 
@@ -315,9 +315,16 @@ class StoreCheckpointer(Checkpointer):
         except FileNotFoundError:
             raise SnapshotError(f"{path} is missing") from None
 
-    def _save(self, path: str, data: bytes) -> str:
-        self.store.put(self._full(path), data)
-        return hashlib.sha256(data).hexdigest()
+    def save_pieces(self, id: SnapshotId, operator: str, partition: int, kind: Kind, pieces: Sequence[bytes]) -> str:
+        """Do as `save_snapshot` or `save_delta`, of data in ``pieces``."""
+        return self._save(artefact_path(id, operator, partition, kind), *pieces)
+
+    def _save(self, path: str, *pieces: bytes) -> str:
+        put_pieces(self.store, self._full(path), pieces)
+        digest = hashlib.sha256()
+        for piece in pieces:
+            digest.update(piece)
+        return digest.hexdigest()
 
     def _full(self, path: str) -> str:
         return f"{self.job}/{path}"
@@ -386,3 +393,13 @@ class StoreCheckpointer(Checkpointer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+
+def save_pieces(
+    checkpointer: Checkpointer, id: SnapshotId, operator: str, partition: int, kind: Kind, pieces: Sequence[bytes]
+) -> str:
+    """Save an artefact in ``pieces``, which are joined for a checkpointer of the user. Return its digest."""
+    if isinstance(checkpointer, StoreCheckpointer):
+        return checkpointer.save_pieces(id, operator, partition, kind, pieces)
+    save = checkpointer.save_delta if kind == "delta" else checkpointer.save_snapshot
+    return save(id, operator, partition, pieces[0] if len(pieces) == 1 else b"".join(pieces))

@@ -29,7 +29,8 @@ class Store(Protocol):
     is a `SnapshotError` that names the path.
 
     Optional: ``get_ranges(path, ranges)`` returns the bytes from ``start`` to ``end`` of each range, in order, as a
-    list. Each worker of a job that resumes then reads only the state that it owns.
+    list. Each worker of a job that resumes then reads only the state that it owns. ``put_pieces(path, pieces)`` does as
+    ``put`` of all the pieces, without joining them.
     """
 
     def put(self, path: str, data: bytes) -> None:
@@ -62,6 +63,15 @@ def read_ranges(store: Store, path: str, ranges: Sequence[Range]) -> list[bytes]
     get = getattr(store, "get_ranges", None)
     found: list[bytes] = ranges_of(store.get(path), ranges) if get is None else get(path, ranges)
     return found
+
+
+def put_pieces(store: Store, path: str, pieces: Sequence[bytes]) -> None:
+    """Write ``pieces``, one after the other, to ``path``; joined for a store without ``put_pieces``."""
+    put = getattr(store, "put_pieces", None)
+    if put is None:
+        store.put(path, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+    else:
+        put(path, pieces)
 
 
 def ranges_of(data: bytes, ranges: Sequence[Range]) -> list[bytes]:

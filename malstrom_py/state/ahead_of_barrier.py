@@ -21,6 +21,8 @@ from malstrom_py.state.artefact import (
     assembled,
     by_form,
     column_artefact,
+    in_pieces,
+    is_delta,
     newest,
     row_block,
 )
@@ -45,10 +47,19 @@ _ROUNDS: Final = 12
 
 
 class PackedPart(NamedTuple):
-    """What one round has packed: changes (``is_delta``), or all state. ``made`` returns the artefact, in any thread."""
+    """What one round has packed: changes (``is_delta``), or all state. ``made`` returns the artefact in pieces, in any
+    thread.
+    """
 
     is_delta: bool
-    made: Callable[[], bytes]
+    made: Callable[[], Sequence[bytes]]
+
+
+class Stored(NamedTuple):
+    """An artefact to store, in ``pieces``."""
+
+    is_delta: bool
+    pieces: Sequence[bytes]
 
 
 class Packable(Protocol):
@@ -180,7 +191,7 @@ class AheadOfBarrier:
                     yield
             if forms:
                 blocks.append(row_block(slot, forms, entries))
-        self.parts.append(PackedPart(not is_full, partial(assembled, blocks, delta=not is_full)))
+        self.parts.append(PackedPart(not is_full, partial(in_pieces, blocks, delta=not is_full)))
 
     def _columns(self, keys: pa.Array, is_full: bool) -> Iterator[None]:
         """Pack a column of keys; as rows if the state is no longer in arrays, or its parts differ in type."""
@@ -197,16 +208,17 @@ class AheadOfBarrier:
         self.parts.append(PackedPart(not is_full, partial(_joined_artefact, images, not is_full)))
 
 
-def split(parts: Sequence[PackedPart], state: bytes) -> list[bytes]:
+def split(parts: Sequence[PackedPart], state: bytes) -> list[Stored]:
     """Return the artefacts of ``parts`` and of the barrier's own ``state``: a full one, a delta, or one and the other.
 
-    Each is an argument of the next step of a chain. The delta of a full one is left out if nothing has changed.
+    The delta after a full one is left out if nothing has changed.
     """
-    full = [part.made() for part in parts if not part.is_delta]
-    deltas = [*(part.made() for part in parts if part.is_delta), state]
+    full = [Stored(False, part.made()) for part in parts if not part.is_delta]
+    deltas = [*(b"".join(part.made()) for part in parts if part.is_delta), state]
     if full and len(deltas) == 1 and _is_blank(state):
         return full
-    return [*full, merged_deltas(deltas) if len(deltas) > 1 else state]
+    last = merged_deltas(deltas) if len(deltas) > 1 else state
+    return [*full, Stored(is_delta(last), [last])]
 
 
 def _is_blank(data: bytes) -> bool:
@@ -214,8 +226,8 @@ def _is_blank(data: bytes) -> bool:
     return not opened.blocks and not opened.note
 
 
-def _joined_artefact(images: Sequence[ColumnImage], delta: bool) -> bytes:
-    return column_artefact(join_images(images), delta=delta)
+def _joined_artefact(images: Sequence[ColumnImage], delta: bool) -> list[bytes]:
+    return [column_artefact(join_images(images), delta=delta)]
 
 
 def merged_deltas(deltas: Sequence[bytes]) -> bytes:

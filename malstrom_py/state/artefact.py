@@ -365,7 +365,10 @@ def selected(
             runs[-1] = (runs[-1][0], block.end)
         else:
             runs.append((block.start, block.end))
-    data = _framed(index, read(runs) if runs else (), delta=delta, note=note)
+    if len(wanted) == len(blocks):
+        (data,) = read([(0, size)])
+    else:
+        data = b"".join(_framed(index, read(runs) if runs else (), delta=delta, note=note))
     return Selection(data, len(wanted), len(blocks) - len(wanted))
 
 
@@ -432,14 +435,19 @@ def by_slot(slots: Sequence[int], keys: Sequence[bytes], entries: Sequence[bytes
 
 def assembled(blocks: Sequence[Written], *, delta: bool, note: bytes = b"") -> bytes:
     """Return the artefact of ``blocks``, whose slots ascend."""
+    return b"".join(in_pieces(blocks, delta=delta, note=note))
+
+
+def in_pieces(blocks: Sequence[Written], *, delta: bool, note: bytes = b"") -> list[bytes]:
+    """Return the artefact of ``blocks``, whose slots ascend, in pieces: to join them takes a second for a gigabyte."""
     index = [(slot, entries, len(data), xxhash.xxh3_64_intdigest(data), form) for slot, entries, data, form in blocks]
     return _framed(index, [data for _, _, data, _ in blocks], delta=delta, note=note)
 
 
 def _framed(
     index: Sequence[tuple[int, int, int, int, Form | None]], pieces: Sequence[bytes], *, delta: bool, note: bytes
-) -> bytes:
-    """Join ``pieces`` below the ``index`` of their blocks: slot, entries, bytes, checksum and form of each."""
+) -> list[bytes]:
+    """Put ``pieces`` below the ``index`` of their blocks: slot, entries, bytes, checksum and form of each."""
     numbers: dict[Form | None, int] = {None: 0}
     for *_, form in index:
         numbers.setdefault(form, len(numbers))
@@ -451,7 +459,7 @@ def _framed(
         packed = (_INDEX[version].pack(*one) for *one, _ in index)
     below = b"".join((*packed, note))
     head = _HEAD.pack(_MAGIC, version, _DELTA if delta else _FULL, len(index), len(note), 0)[:_UNSUMMED]
-    return b"".join((head, _sum_of(head, below).to_bytes(8, "little"), below, *pieces))
+    return [head, _sum_of(head, below).to_bytes(8, "little"), below, *pieces]
 
 
 def _sum_of(head: bytes, rest: bytes) -> int:

@@ -24,10 +24,9 @@ from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.rescale.channels.channel import Barrier
 from malstrom_py.rescale.moves.protocol import PackAhead, PackedAhead
 from malstrom_py.sinks.base import SnapshotId
-from malstrom_py.snapshot.checkpointer import Checkpointer
+from malstrom_py.snapshot.checkpointer import Checkpointer, save_pieces
 from malstrom_py.snapshot.manifest import Artefact, Kind, artefact_path
-from malstrom_py.state.ahead_of_barrier import PackedPart, split
-from malstrom_py.state.artefact import is_delta
+from malstrom_py.state.ahead_of_barrier import PackedPart, Stored, split
 from malstrom_py.workers.transport.messages import Positions, Saved
 
 
@@ -172,14 +171,12 @@ def persistently(work: Callable[[], T]) -> T:
     return work()
 
 
-def kind_of(state: bytes) -> Kind:
-    """Return the kind of a persisted keyed state."""
-    return "delta" if is_delta(state) else "full"
-
-
-def _artefact(cut: CapturedState, step: str, state: bytes, checkpointer: Checkpointer) -> Artefact:
-    snapshot, kind = SnapshotId(cut.snapshot), kind_of(state)
-    write = checkpointer.save_delta if kind == "delta" else checkpointer.save_snapshot
-    sha256 = persistently(lambda: write(snapshot, step, cut.worker, state))
+def _artefact(cut: CapturedState, step: str, stored: Stored, checkpointer: Checkpointer) -> Artefact:
+    snapshot, kind = SnapshotId(cut.snapshot), _kind_of(stored)
+    sha256 = persistently(lambda: save_pieces(checkpointer, snapshot, step, cut.worker, kind, stored.pieces))
     path = artefact_path(snapshot, step, cut.worker, kind)
-    return Artefact(step, cut.worker, kind, snapshot, path, len(state), sha256)
+    return Artefact(step, cut.worker, kind, snapshot, path, sum(map(len, stored.pieces)), sha256)
+
+
+def _kind_of(stored: Stored) -> Kind:
+    return "delta" if stored.is_delta else "full"
