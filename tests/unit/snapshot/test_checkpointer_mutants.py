@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -60,11 +60,11 @@ def the_names_of_new_folders_are_not_synced(patch: pytest.MonkeyPatch) -> None:
 @caught_by(oracle.crash_at_each_operation_of_a_commit)
 def a_name_is_given_before_the_contents_are_synced(patch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
-    def written(self: LocalStore, path: str, data: bytes) -> Iterator[str]:
+    def written(self: LocalStore, path: str, pieces: Sequence[bytes]) -> Iterator[str]:
         self._make_folders(path.rpartition("/")[0])
         fresh = f"{path}.{secrets.token_hex(8)}{PART}"
         file = self._disk.new_file(fresh)
-        file.write(data)
+        file.write(b"".join(pieces))
         yield fresh
 
     patch.setattr(LocalStore, "_written", written)

@@ -35,6 +35,17 @@ def test_folders_and_files_are_for_this_user_alone(tmp_path: Path) -> None:
     assert rights(tmp_path / "made/store/orders/log/1.json") == "600"
 
 
+def test_pieces_are_one_file_and_a_subclass_writes_them_its_own_way(tmp_path: Path) -> None:
+    class Reversed(LocalStore):
+        def put(self, path: str, data: bytes) -> None:
+            super().put(path, data[::-1])
+
+    for kind, contents in ((LocalStore, b"onetwo"), (Reversed, b"owteno")):
+        store = kind(tmp_path)
+        store.put_pieces("orders/1", [b"one", b"", b"two"])
+        assert store.get("orders/1") == contents
+
+
 @pytest.mark.parametrize("linked", ["orders", "orders/log"])
 def test_no_link_to_a_folder_is_followed(tmp_path: Path, linked: str) -> None:
     elsewhere = tmp_path / "elsewhere"
