@@ -200,7 +200,7 @@ def arrays_watched(hit: Hit) -> Iterator[None]:
     watches: list[tuple[Any, str, Callable[[Any], Any]]] = [
         (KeyedState, "_collect_column", lambda right: _moved(right, hit)),
         (KeyedState, "_take_in_columns", lambda right: _restored(right, hit)),
-        (KeyedState, "_written_columns", lambda right: _written(right, hit)),
+        (KeyedState, "image_of", lambda right: _written(right, hit)),
         (ColumnTable, "put_image", lambda right: _table_put(right, hit)),
         (TopLane, "set", lambda right: _largest_set(right, hit)),
         (KeyedState, "to_rows", lambda right: _figures_as_rows(right, hit)),
@@ -237,9 +237,9 @@ def _restored(right: Any, hit: Hit) -> Any:
 
 
 def _written(right: Any, hit: Hit) -> Any:
-    def written(state: Any, changes: Any, barrier: Any, remark: bytes) -> Any:
-        made = right(state, changes, barrier, remark)
-        if made is not None and barrier.parent is not None and len(state.values):
+    def written(state: Any, keys: Any, *, is_full: bool) -> Any:
+        made = right(state, keys, is_full=is_full)
+        if made is not None and not is_full and len(state.values):
             hit("delta of columns")
         return made
 
