@@ -435,13 +435,27 @@ class RemoteOutbound(OutboundBuffer):
         self._rows_kept = self._credit - min(self._flight_max, self._trust, self.window)
 
 
+GATHERED_ROWS: Final = 8
+"""The credit of so many rows is returned immediately, that of fewer with the credit of later ones."""
+
+
 class RemoteInbound:
     """The receiver's end of a channel from another worker. ``decode`` returns the batch of a frame's bytes.
 
-    A frame is decoded when it is next; its credit is returned when the region has passed its last item.
+    A frame is decoded when it is next; its credit is due when the region has passed its last item. It is returned with
+    that of later frames, while it is little beside what the sender may have in flight: less than `GATHERED_ROWS`
+    rows, a quarter of ``credit`` and of ``trust``, and a sixtieth of the window. Without ``credit`` none is kept.
     """
 
-    def __init__(self, channel: ChannelId, decode: Callable[[bytes | memoryview], Batch], incarnation: int = 0) -> None:
+    def __init__(
+        self,
+        channel: ChannelId,
+        decode: Callable[[bytes | memoryview], Batch],
+        incarnation: int = 0,
+        credit: Credit | None = None,
+        *,
+        trust: int = OPEN,
+    ) -> None:
         self.channel = channel
         self.blocked = False
         self.version = 0
@@ -451,6 +465,11 @@ class RemoteInbound:
         self._items: deque[Item] = deque()
         self._owes = False
         self._owed_rows = self._owed_size = 0
+        self._window = OPEN
+        self.gathered = Share(0, 0)
+        """The credit that is due and not returned yet."""
+        rows, size = (0, 0) if credit is None else (min(GATHERED_ROWS, credit.rows // 4, trust // 4), credit.size // 4)
+        self._most_gathered = Share(rows, size)
         self._row_bytes = 0.0
         self.stale_frames = 0
 
@@ -484,7 +503,14 @@ class RemoteInbound:
         if self._items or not self._owes:
             return None
         self._owes = False
-        return self.give_back(Share(self._owed_rows, self._owed_size), window)
+        due = Share(self.gathered.rows + self._owed_rows, self.gathered.size + self._owed_size)
+        # Of the window that the sender knows, too: it must not wait for rows that wait for its rows.
+        rows_most = min(self._most_gathered.rows, window // 60, self._window // 60)
+        if due.rows < rows_most and due.size < self._most_gathered.size:
+            self.gathered = due
+            return None
+        self.gathered, self._window = Share(0, 0), window
+        return self.give_back(due, window)
 
     def withhold(self, rows: int) -> Share:
         if not self._owes:

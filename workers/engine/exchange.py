@@ -113,7 +113,8 @@ class Exchange(Operator):
             trust=self._trust,
         )
         decode = partial(codec.decode_batch, step=self.name)
-        self.inbound[member] = RemoteInbound(ChannelId(self.name, member, self._worker), decode, self._incarnation)
+        channel = ChannelId(self.name, member, self._worker)
+        self.inbound[member] = RemoteInbound(channel, decode, self._incarnation, batching.credit, trust=self._trust)
 
     def disconnect(self, member: int) -> None:
         """R8: close the channels to and from ``member``, which has left and has taken everything."""

@@ -26,10 +26,10 @@ class Batching:
     ``rows_max``: rows per poll of a source partition and per batch to another worker (2,048: larger ones gain little
     and make Python's garbage collector work; see the design note on the hot loop). ``bytes_max``: approximate encoded
     size of a batch to another worker. ``linger_s``: how long rows for another worker wait for more, and how long an
-    empty partition is not polled. ``credit``: rows and bytes that may be in flight on one channel between two workers
-    (F2). ``columns_rows_max``: rows per poll, and per batch to another worker, if all steps from a source to its
-    exchange or sink take columns (larger batches of columns are faster); as many may be in flight on one channel, if
-    that is more than the credit.
+    empty partition is not polled; a worker process with little to do waits twice as long, at most 10 ms. ``credit``:
+    rows and bytes that may be in flight on one channel between two workers (F2). ``columns_rows_max``: rows per poll,
+    and per batch to another worker, if all steps from a source to its exchange or sink take columns (larger batches of
+    columns are faster); as many may be in flight on one channel, if that is more than the credit.
 
     >>> Batching(rows_max=256).linger_s
     0.005

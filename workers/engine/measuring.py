@@ -224,23 +224,23 @@ class TimeUse:
         self.waiting_ns = 0
         self._exchanges = exchanges
         self._until_ns = perf_counter_ns()
-        self._backlogged: list[Exchange] = []
+        self.backlogged: list[Exchange] = []
 
     def stepped(self, began_ns: int, *, busy: bool) -> None:
         """Note a step of the worker, which began at ``began_ns`` and ends now. ``busy``: whether it did anything."""
         now_ns = perf_counter_ns()
-        if self._backlogged:
+        if self.backlogged:
             since_ns = self._until_ns
-            for exchange in self._backlogged:
+            for exchange in self.backlogged:
                 exchange.waiting_ns += now_ns - since_ns
             self.waiting_ns += (began_ns if busy else now_ns) - since_ns
-            self._backlogged.clear()
+            self.backlogged.clear()
         if busy:
             self.busy_ns += now_ns - began_ns
         self._until_ns = now_ns
         for exchange in self._exchanges:  # a comprehension would cost more, and almost always be empty
             if exchange.backlogged:
-                self._backlogged.append(exchange)
+                self.backlogged.append(exchange)
 
 
 class Measuring:

@@ -195,6 +195,8 @@ class RegionInput:
         self.is_aligned = False
         """Whether a barrier or an end has arrived on all channels and has not passed."""
         self._ends_here = False
+        self.left = False
+        """Whether the last `take` has left items that the next one may take."""
         self.suspended = False
         self.samplers: Mapping[str, KeyListener] = {}
         """By exchange: what notes the keys of some of the batches that arrive."""
@@ -319,8 +321,10 @@ class RegionInput:
             grant = lane.freed(pace.window)
             if grant is not None and (grant.rows or grant.size):
                 self._grants.append(grant)
+        self.left = False
         if taken:
-            pace.end(senders, left=any(not lane.blocked and len(lane) > 0 for _, _, lane in channels))
+            self.left = any(not lane.blocked and len(lane) > 0 for _, _, lane in channels)
+            pace.end(senders, left=self.left)
         self._first = waits
         grants, self._grants = self._grants, []
         return taken, grants

@@ -50,6 +50,7 @@ from malstrom_py.state.keyed_state import Migrate
 from malstrom_py.worker_context import Resources, close_all
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.flow_limits import Batching, MoveTurns
+from malstrom_py.workers.engine.gathering import ROWS_BUSY
 from malstrom_py.workers.engine.graph_builder import (
     Membership,
     States,
@@ -190,6 +191,7 @@ class Worker:
         self._ahead: SentAhead | None = None
         self._linger_until_s = 0.0
         self._share = 1
+        self._unread = False
         self.turns = MoveTurns(clock)
 
     @cached_property
@@ -301,10 +303,11 @@ class Worker:
             if self._switching.version != version:
                 self.turns.begin()
 
-    def step(self, share: int = 1) -> tuple[int, list[Outgoing]]:
+    def step(self, share: int = 1, *, gathered: bool = False) -> tuple[int, list[Outgoing]]:
         """Process the next items, regions downstream first. Return the amount of work and the messages to send.
 
-        ``share``: the number of workers that share this thread.
+        ``share``: the number of workers that share this thread; ``gathered``: whether the next step may come some
+        milliseconds later. Then this one takes few rows all the way, from the sources on, and cuts their frames.
         """
         began_ns = perf_counter_ns()
         if share != self._share:
@@ -315,19 +318,19 @@ class Worker:
                 self._capture()
                 done, outgoing = 0, self._outgoing()
             else:
-                done, outgoing = self._step()
+                done, outgoing = self._step(gathered=gathered)
         self._measuring.time.stepped(began_ns, busy=bool(done or outgoing))
         return done, outgoing
 
-    def _step(self) -> tuple[int, list[Outgoing]]:
+    def _step(self, *, gathered: bool) -> tuple[int, list[Outgoing]]:
         turns, began_s = self.turns, self._clock.monotonic_s()
         done = self._resume() if self._holding else 0
-        grants: list[Grant] = []
-        for feed in self._graph.feeds:
-            if feed.is_fed or feed.is_aligned:
-                taken, freed = feed.take()
-                done += taken + feed.ship() if feed.has_to_ship else taken
-                grants += freed
+        gathered = gathered and not (turns.under_way or self._orders)
+        self._unread = False
+        if gathered and self._switching.may_poll:
+            done += self._read_few(began_s)
+        taken, grants = self._take(upstream_first=gathered)
+        done += taken
         if self._orders:
             self._obey()
         if turns.under_way and self._has_moved:
@@ -335,10 +338,10 @@ class Worker:
         if self._ahead is not None and not any(feed.copying for feed in self._graph.feeds):
             self._messages.append((COORDINATOR, self._ahead))
             self._ahead = None
-        if self._switching.may_poll and not (turns.under_way and turns.comes_first(began_s, done)):
+        if not gathered and self._switching.may_poll and not (turns.under_way and turns.comes_first(began_s, done)):
             done += self._read()
         if self._scheduled or self._sending:
-            self._linger(idle=not done)
+            self._linger(flush=gathered or not done)
         if self._packing is not None or self._cutting is not None:
             self._capture()
         outgoing = self._outgoing() if self._sending or self._messages or self.reading.notices.new else []
@@ -353,6 +356,26 @@ class Worker:
             self.turns.sources_caught_up()
         for follower in self._graph.followers:
             follower.follow()
+        return read
+
+    def _take(self, *, upstream_first: bool) -> tuple[int, list[Grant]]:
+        """Let each region take items, and send of its state. Return the amount of work and the freed credit."""
+        done, grants = 0, list[Grant]()
+        for feed in reversed(self._graph.feeds) if upstream_first else self._graph.feeds:
+            if feed.is_fed or feed.is_aligned:
+                taken, freed = feed.take()
+                done += taken + feed.ship() if feed.has_to_ship else taken
+                grants += freed
+        return done, grants
+
+    def _read_few(self, began_s: float) -> int:
+        """Poll the sources until they have no rows for now, or have given many. Return the number of records."""
+        read, until_s = 0, began_s + self._batching.linger_s
+        while self.reading.is_due:
+            read += self._read()
+            if read >= ROWS_BUSY or self._clock.monotonic_s() > until_s:
+                self._unread = True
+                break
         return read
 
     @property
@@ -416,6 +439,18 @@ class Worker:
     def at_rest(self) -> bool:
         """Whether another `step` would do nothing until a message arrives or time passes."""
         return not self.ready and not (self._switching.may_poll and self.reading.is_due)
+
+    @property
+    def waits(self) -> bool:
+        """Whether any row waits for credit or for a call, after a `step`."""
+        return bool(self._measuring.time.backlogged) or bool(self._holding and self.awaiting)
+
+    @property
+    def settled(self) -> bool:
+        """Whether a `step` with ``gathered`` has taken all rows: what comes next may wait some milliseconds."""
+        if self._unread or self._orders or self.turns.under_way or self._packing is not None or self.waits:
+            return False
+        return not any(feed.left for feed in self._graph.feeds)
 
     @property
     def version(self) -> int:
@@ -490,10 +525,10 @@ class Worker:
                 executor.run()
         return left
 
-    def _linger(self, *, idle: bool) -> None:
-        """Cut frames from buffered rows, about every ``linger_s`` and when idle."""
+    def _linger(self, *, flush: bool) -> None:
+        """Cut frames from buffered rows, about every ``linger_s`` and if the next step may come later."""
         now_s = self._clock.monotonic_s()
-        if idle or now_s >= self._linger_until_s:
+        if flush or now_s >= self._linger_until_s:
             for exchange in self._sending:
                 exchange.flush()
         if now_s >= self._linger_until_s:

@@ -1,7 +1,8 @@
 """The loop that runs one worker: receives messages, steps the worker, sends its messages, or waits.
 
 Rule: only the thread of the loop touches the worker, and the loop executes orders between two steps. A wait ends with a
-message or scheduled work. Captured state is written by a background thread, and then reported.
+message or scheduled work; where rows trickle, with the next turn (`Gathering`). Captured state is written by a
+background thread, and then reported.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from typing import Any, Final, Protocol
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, PeerError
+from malstrom_py.rescale.channels.channel import Frame, Grant
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.workers.engine.background import ThreadBackground
+from malstrom_py.workers.engine.flow_limits import Batching
+from malstrom_py.workers.engine.gathering import Gathering
 from malstrom_py.workers.engine.snapshot_capture import save
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.error_transfer import pack_error
@@ -71,17 +75,25 @@ class Host(Protocol):
 class WorkerLoop:
     """The loop of the worker ``number`` of ``host`` over ``transport``.
 
-    ``checkpointer``: writes the worker's images at barriers, in a job with snapshots.
+    ``batching``: says how far turns may be apart. ``checkpointer``: writes the worker's images at barriers, in a job
+    with snapshots.
     """
 
     def __init__(
-        self, number: int, host: Host, transport: Transport, clock: Clock, checkpointer: Checkpointer | None = None
+        self,
+        number: int,
+        host: Host,
+        transport: Transport,
+        clock: Clock,
+        batching: Batching,
+        checkpointer: Checkpointer | None = None,
     ) -> None:
         self.transport = transport
         self.clock = clock
         self.wake = Wake(transport)
         self._number = number
         self._host = host
+        self._gathering = Gathering(batching)
         self._ended = False
         self._standing: WorkerStatus | None = None
         self._tally_at_s = 0.0
@@ -129,10 +141,18 @@ class WorkerLoop:
             self._background.close()
 
     def _turn(self, wait_s: float) -> float:
-        """Receive, step and send once. Return how long the next `receive` may wait."""
+        """Wait, receive, step and send once. Return how long the next turn may wait."""
+        if wait_s > 0 and (pause_s := self._gathering.pause_s(self.clock.monotonic_s(), wait_s)) > 0:
+            self.clock.sleep_s(pause_s)
+            wait_s = max(0.0, wait_s - pause_s)
         came = self._received(wait_s)
         outgoing: list[Outgoing] = []
+        rows, urgent = 0, False
         for content in came:
+            if type(content) is Frame and content.control is None:
+                rows += content.cost
+            elif type(content) is not Grant:
+                urgent = True
             if isinstance(content, WorkerOrder):
                 outgoing += self._obey(content)
             else:
@@ -142,18 +162,23 @@ class WorkerLoop:
             return IDLE_S
         worker = self._host.worker
         began_s = self.clock.monotonic_s()
-        done, more = worker.step()
+        gathered = self._gathering.begins(began_s, rows, urgent=urgent)
+        done, more = worker.step(gathered=gathered)
         outgoing += more
         if outgoing:
             self.send(outgoing)
         self._keep(worker)
         now_s = self.clock.monotonic_s()
-        busy = bool(came or done or outgoing)
-        self._unreported = self._unreported or busy or worker.awaiting or worker.backlogged
+        busy, waits = bool(came or done or outgoing), worker.waits
+        self._gathering.ended(now_s, done, waits=waits)
+        self._unreported = self._unreported or busy or waits
         if self._unreported and now_s >= self._tally_at_s:
             self._report(WorkerCounts(worker.id, worker.counts(), worker.figures()))
             self._tally_at_s, self._unreported = now_s + tally_s(1 + len(self._peers)), False
-        return 0.0 if busy else self._idle(worker, began_s, now_s)
+        if busy:
+            # The turn after it finds whether there is anything more to wait for.
+            return self._gathering.turn_s if gathered and worker.settled else 0.0
+        return self._idle(worker, began_s, now_s)
 
     def _received(self, wait_s: float) -> list[Content]:
         try:

@@ -170,7 +170,7 @@ class WorkerServer:
             built=self._watch,
             settle=lambda: self._loop.settle(SETTLE_S),
         )
-        self._loop = WorkerLoop(worker, self._host, transport, clock, checkpointer)
+        self._loop = WorkerLoop(worker, self._host, transport, clock, batching, checkpointer)
 
     def run(self) -> None:
         """Run the loop until `Close`; after an error, close what is still open and raise it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -102,6 +102,12 @@ class RandomSchedule:
     def move_first_s(self) -> float:
         """Return for how long the work of a move comes before the sources, in every other seed; 0: never."""
         return MOVE_FIRST_S if random.Random(f"moves first {self._seed}").random() < 0.5 else 0.0
+
+    def gathers(self) -> Callable[[], bool]:
+        """Return what says whether a step may be the last for some milliseconds: in every other seed some may be."""
+        rng = random.Random(f"gathers {self._seed}")
+        share = rng.choice((0.0, 0.0, 0.5, 1.0))
+        return lambda: rng.random() < share
 
     def ahead_least(self) -> int | None:
         """Return the bytes of state from which a job with snapshots sends it ahead of a move, in every other seed;

@@ -103,6 +103,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
             zombies=zombies,
             keys_per_parcel=keys_per_parcel,
             move_first_s=chance.move_first_s(),
+            gathers=chance.gathers(),
             row_cost_s=row_cost_s,
         )
         super().__init__(

@@ -7,7 +7,7 @@ channel arrive in order, all others in any order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from malstrom_py.builder.plan import Plan
@@ -50,6 +50,7 @@ class SimulatedWorkers(LocalWorkers):
     """The workers of a simulated run: their messages wait in queues until they are delivered.
 
     ``zombies``: messages of earlier incarnations that are still in flight. ``move_first_s``: as of `MoveTurns`;
+    ``gathers``: says of each step whether the next one may come later;
     ``row_cost_s``: as of `Simulation`.
     """
 
@@ -65,6 +66,7 @@ class SimulatedWorkers(LocalWorkers):
         zombies: Queues,
         keys_per_parcel: int | None,
         move_first_s: float = MOVE_FIRST_S,
+        gathers: Callable[[], bool] = lambda: False,
         row_cost_s: float = 0.0,
     ) -> None:
         super().__init__(
@@ -77,6 +79,7 @@ class SimulatedWorkers(LocalWorkers):
         )
         self._coverage = coverage
         self._move_first_s = move_first_s
+        self._gathers = gathers
         self._queues: Queues = {}
         self._zombies = zombies
         self._costs = RowCosts(row_cost_s)
@@ -137,7 +140,7 @@ class SimulatedWorkers(LocalWorkers):
         worker = self.worker(number)
         worker.turns.first_s = self._move_first_s
         try:
-            done, outgoing = worker.step()
+            done, outgoing = worker.step(gathered=self._gathers())
         except Exception as error:
             blame(error, number)
             raise

@@ -268,10 +268,9 @@ class ZeroMQTransport:
         contents: list[Content] = []
         size = 0
         for _ in range(_MESSAGES_MAX):
-            try:
-                parts = self._parts()
-            except zmq.Again:
+            if not int(self._pull.get(zmq.EVENTS)) & zmq.POLLIN:  # `Again` would take twice as long
                 break
+            parts = self._parts()
             if self._proof:
                 proof, parts[0] = parts[0][: len(self._proof)], memoryview(parts[0])[len(self._proof) :]
                 if not compare_digest(proof, self._proof):
@@ -283,7 +282,7 @@ class ZeroMQTransport:
         return contents
 
     def _parts(self) -> list[bytes | memoryview]:
-        """Return the parts of the next message; `zmq.Again` if there is none."""
+        """Return the parts of the next message, which has arrived."""
         parts: list[bytes | memoryview] = []
         is_last = False
         while not is_last:

@@ -91,7 +91,7 @@ def walk() -> Walk:
         WorkerHost(plan, batching=mp.Batching(), clock=clock, wake=Wake(ends[number]), streams=ends[number])
         for number in (0, 1)
     ]
-    loops = [WorkerLoop(number, hosts[number], ends[number], clock) for number in (0, 1)]
+    loops = [WorkerLoop(number, hosts[number], ends[number], clock, mp.Batching()) for number in (0, 1)]
     for number, host in enumerate(hosts):
         for end in ends.keys() - {number}:
             ends[number].connect(end, ends[end].address)

@@ -451,7 +451,7 @@ def _of_row_credit(right: Any) -> Any:
 
 
 WRONG: Final[dict[str, WrongProtocol]] = {
-    "R2 epoch rises at hand-over": WrongProtocol(((GenerateEpochs, "on_part", rises_at_hand_over),), seed=31),
+    "R2 epoch rises at hand-over": WrongProtocol(((GenerateEpochs, "on_part", rises_at_hand_over),), seed=101),
     "R2 the end is said at hand-over": WrongProtocol(((ReadSource, "release", ended_at_hand_over),), seed=24),
     "R2 a part comes without its epoch": WrongProtocol(((RoutingSwitch, "_take", without_its_epoch),), seed=52),
     "R2 the marker never goes back": WrongProtocol(((Exchange, "switch", _marked(after=max)),), seed=52),

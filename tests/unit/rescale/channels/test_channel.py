@@ -326,3 +326,39 @@ def test_f2_the_loopback_is_full_at_its_credit_of_rows_and_epochs(last: Batch | 
     assert loopback.backlogged
     loopback.take()
     assert not loopback.backlogged
+
+
+@pytest.mark.parametrize(
+    ("credit", "trust", "window", "returned"),
+    [
+        (Credit(), OPEN, OPEN, [0, 0, 0, 8, 0]),
+        (Credit(), OPEN, 240, [0, 4, 0, 4, 0]),
+        (Credit(), 12, OPEN, [0, 4, 0, 4, 0]),
+        (Credit(rows=4), OPEN, OPEN, [2, 2, 2, 2, 2]),
+        (Credit(size=12), OPEN, OPEN, [0, 4, 0, 4, 0]),
+    ],
+    ids=["little", "window", "trust", "credit", "bytes"],
+)
+def test_f2_a_little_credit_is_returned_with_that_of_later_frames(
+    credit: Credit, trust: int, window: int, returned: list[int]
+) -> None:
+    into = RemoteInbound(CHANNEL, lambda data: Batch([1] * len(data)), 3, credit, trust=trust)
+    granted = []
+    for _ in returned:
+        into.receive(Frame(CHANNEL, b"xx", 2, 2, incarnation=3))
+        into.take()
+        grant = into.freed(window)
+        granted.append(0 if grant is None else grant.rows)
+    assert granted == returned
+
+
+def test_f2_credit_is_returned_before_the_window_that_the_sender_knows_is_used_up() -> None:
+    """The window was small and has become large: the sender knows only of the small one."""
+    into = RemoteInbound(CHANNEL, lambda data: Batch([1] * len(data)), 3, Credit())
+    granted = []
+    for window in (4, OPEN, OPEN):
+        into.receive(Frame(CHANNEL, b"x", 1, 1, incarnation=3))
+        into.take()
+        granted.append(into.freed(window))
+    assert granted[:2] == [Grant(CHANNEL, 3, 1, 1, 4), Grant(CHANNEL, 3, 1, 1, OPEN)]
+    assert granted[2] is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from malstrom_py.data.messages import Interrogate, SuspendMarker
 from malstrom_py.errors import InternalError
-from malstrom_py.rescale.channels.channel import Barrier, ChannelId, Grant, Suspend
+from malstrom_py.rescale.channels.channel import GATHERED_ROWS, Barrier, ChannelId, Grant, Suspend
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.testing import VirtualClock, strategies
 from malstrom_py.workers.engine.region_input import RegionInput
@@ -126,10 +126,10 @@ def test_f2_a_channel_that_always_has_something_does_not_starve_the_others(busy:
 
 def test_f2_credit_goes_back_when_a_frame_has_been_taken() -> None:
     region = Region()
-    region.send("left", 1, ["a", "b"])
+    region.send("left", 1, ["a"] * GATHERED_ROWS)
     region.send("left", 0, ["c"])
     (grant,) = region.take()
-    assert (grant.channel, grant.rows) == (ChannelId("left", 1, 0), 2)
+    assert (grant.channel, grant.rows) == (ChannelId("left", 1, 0), GATHERED_ROWS)
 
 
 @given(st.data())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Epoch
-from malstrom_py.rescale.channels.channel import ChannelId, Credit, Frame, Grant
+from malstrom_py.rescale.channels.channel import ChannelId, Credit, Frame, Grant, RemoteInbound
 from malstrom_py.rescale.moves.protocol import (
     Bye,
     ByesTaken,
@@ -208,8 +208,9 @@ def test_f2_no_byte_of_credit_is_lost_when_rows_are_held(keys: list[int]) -> Non
     region.give(region.take())
     rest_marked(region, MARK_GAIN)
     region.give(open_up(region))
-    out = region.remote["left"]
-    assert (out._rows, out._size) == (BIG.rows, BIG.size)
+    out, into = region.remote["left"], region.exchanges["left"].inbound[1]
+    assert isinstance(into, RemoteInbound)
+    assert (out._rows + into.gathered.rows, out._size + into.gathered.size) == (BIG.rows, BIG.size)
 
 
 def test_f2_held_rows_count_in_the_loopback_until_they_go_in() -> None:
