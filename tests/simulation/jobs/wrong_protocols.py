@@ -534,7 +534,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
         ((ReadSource, "add", in_no_snapshot), (ReadSource, "on_control", without_unsaved)), seed=28, growing=1.0
     ),
     "S7 acknowledged before it is durable": WrongProtocol(
-        ((SnapshotCoordinator, "_store", acknowledged_early),), seed=116, growing=1.0
+        ((SnapshotCoordinator, "_store", acknowledged_early),), seed=49, growing=1.0
     ),
     "T2 idle parts keep their epoch": WrongProtocol(
         ((GenerateEpochs, "_catch_up", nothing),), seed=28, shape="several-sources"
@@ -548,7 +548,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
         ((ReadSource, "take_finished", finished_forgotten),), seed=0, shape="linear"
     ),
     "S2 keys of parcels are not noted": WrongProtocol(
-        ((KeyedState, "_take_in", parcels_unnoted),), seed=7, shape="two-stages"
+        ((KeyedState, "_take_in", parcels_unnoted),), seed=13, shape="two-stages"
     ),
     "S2 keys that left are not noted": WrongProtocol(
         ((KeyedState, "collect", leaving_unnoted),), seed=25, shape="two-stages"
