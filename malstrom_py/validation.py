@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable
-from math import isfinite
+from math import inf, isfinite
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
@@ -127,6 +127,16 @@ def checked_number(value: object, what: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0:
         return value
     raise PlanError(f"{what} must be a number above 0, got {shown(value)}")
+
+
+def checked_seconds(value: object, what: str, *, above_0: bool = False, finite: bool = False) -> float:
+    """Return the argument ``value`` if it is a number of at least 0, or above it, else raise `PlanError`."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        is_in_range = value > 0 if above_0 else value >= 0
+        if is_in_range and not (finite and value == inf):
+            return value
+    least = "above 0" if above_0 else "of at least 0"
+    raise PlanError(f"{what} must be a number of seconds {least}, got {shown(value)}")
 
 
 def checked_choice(value: C, what: str, *choices: C) -> C:

@@ -201,11 +201,11 @@ def _holder(descriptor: int) -> str:
 
 def _is_at(descriptor: int, path: Path) -> bool:
     try:
-        there = path.lstat()
+        found = path.lstat()
     except OSError:
         return False
     own = os.fstat(descriptor)
-    return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+    return (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)
 
 
 def _owner(path: Path) -> int | None:

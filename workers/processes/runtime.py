@@ -8,8 +8,8 @@ from typing import Unpack
 from malstrom_py import logs
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock, SystemClock
-from malstrom_py.errors import PlanError
 from malstrom_py.errors.text import redacts
+from malstrom_py.validation import checked_seconds
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
@@ -57,13 +57,10 @@ class Processes(LocalRuntime[RemoteWorkers]):
         options: RunOptions | None = None,
         **keywords: Unpack[RunKeywords],
     ) -> None:
-        is_number = isinstance(start_timeout_s, int | float) and not isinstance(start_timeout_s, bool)
-        if not (is_number and start_timeout_s > 0):
-            raise PlanError(f"Processes: start_timeout_s must be a number of seconds above 0, got {start_timeout_s!r}")
+        self._start_timeout_s = checked_seconds(start_timeout_s, "Processes: start_timeout_s", above_0=True)
         workers = self.processors() if workers is None else workers
         super().__init__(workers, SystemClock(), options_of(Processes, options, keywords))
         self._snapshot_use = in_other_processes(self._snapshot_use, "Processes")
-        self._start_timeout_s = start_timeout_s
         FORKS.warm_up()
 
     @staticmethod

@@ -53,16 +53,16 @@ class ForkServer:
 
     def fork(self, request: Request) -> Connection:
         """Return a connection to a new process, which first sends its pid."""
-        here, there = socket.socketpair()
-        with here, there:
+        here, its_end = socket.socketpair()
+        with here, its_end:
             with self._lock:
                 self.warm_up()
                 assert self._server is not None
                 try:
-                    send_request(self._server, request, there.fileno())
+                    send_request(self._server, request, its_end.fileno())
                 except OSError:  # it was killed
                     self._start()
-                    send_request(self._server, request, there.fileno())
+                    send_request(self._server, request, its_end.fileno())
             return Connection(here.detach())
 
     def code_of(self, pid: int) -> int | None:
@@ -90,13 +90,13 @@ class ForkServer:
         self._lock, self._codes, self._server, self._process = threading.Condition(), {}, None, None
 
     def _start(self) -> None:
-        here, there = socket.socketpair()
-        with there:
-            command = [sys.executable, *_interpreter_flags(), "-c", _SERVE, str(there.fileno()), *sys.path]
+        here, its_end = socket.socketpair()
+        with its_end:
+            command = [sys.executable, *_interpreter_flags(), "-c", _SERVE, str(its_end.fileno()), *sys.path]
             # Until the server handles them, signals for the whole group of processes wait.
             former = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
             try:
-                process = subprocess.Popen(command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL)
+                process = subprocess.Popen(command, pass_fds=[its_end.fileno()], stdin=subprocess.DEVNULL)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, former)
         self._server, self._process, self._codes = here, process, {}

@@ -216,7 +216,7 @@ class CoordinatorActor:
         self._node_watch = NodeWatch()
         self._machines = ClusterMachines(setup, self._node_watch)
         self._processes = WorkerProcesses(self._machines)
-        self._begun = threading.Event()
+        self._driver_ready = threading.Event()
         self._known = threading.Event()
         context = ray.get_runtime_context()
         self._journal = CoordinatorJournal(str(context.get_actor_id()), kept=setup.snapshot_use is not None)
@@ -224,7 +224,7 @@ class CoordinatorActor:
             warnings.simplefilter("ignore")  # Ray warns about its own implementation
             self._follows = bool(context.was_current_actor_reconstructed)
         if self._follows:
-            self._begun.set()
+            self._driver_ready.set()
         threading.Thread(target=self._work, name=f"malstrom-job-{setup.job}", daemon=True).start()
 
     def __repr__(self) -> str:
@@ -278,7 +278,7 @@ class CoordinatorActor:
     @ray.method(max_task_retries=-1)
     def begin(self) -> None:
         """Begin the job: the driver is ready."""
-        self._begun.set()
+        self._driver_ready.set()
 
     @ray.method(max_task_retries=-1)
     def has_ended(self) -> bool:
@@ -288,7 +288,7 @@ class CoordinatorActor:
     def _work(self) -> None:
         setup, commands, clock = self._setup, self._commands, SystemClock()
         handle: Any = ray.get_runtime_context().current_actor
-        if not self._begun.wait(setup.start_timeout_s):
+        if not self._driver_ready.wait(setup.start_timeout_s):
             ray.kill(handle, no_restart=True)
             return
         self._node_watch.start()

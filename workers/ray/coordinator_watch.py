@@ -177,8 +177,8 @@ class CoordinatorWatch:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         remote: Any = ray.remote
-        there = NodeAffinitySchedulingStrategy(process.node, soft=False)
-        end = remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(end_if_stopped)
+        on_its_node = NodeAffinitySchedulingStrategy(process.node, soft=False)
+        end = remote(num_cpus=0, max_retries=0, scheduling_strategy=on_its_node)(end_if_stopped)
         task = end.remote(process.pid, process.started)
         answer: Future[bool] = task.future()
         try:

@@ -129,10 +129,10 @@ def reacting(nodes: Mapping[str, Address], within_s: float) -> set[str]:
 
 
 def _connecting(address: Address) -> socket.socket:
-    made = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
-    made.setblocking(False)
-    made.connect_ex(address)
-    return made
+    connection = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+    connection.setblocking(False)
+    connection.connect_ex(address)
+    return connection
 
 
 def _advance(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> bool:

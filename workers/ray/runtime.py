@@ -22,6 +22,7 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import SystemClock
 from malstrom_py.errors import MalstromError, OperationInProgress, PlanError
 from malstrom_py.errors.text import public_text, redacting, redacts
+from malstrom_py.validation import checked_flag
 from malstrom_py.workers.control.registry import check_name
 from malstrom_py.workers.coordinator.recovery import pinned, warn_of_reading_again
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -184,7 +185,8 @@ class RayRuntime:
     ) -> None:
         check_size(workers)
         _check(ports, keywords.pop("streams", "direct"), start_timeout_s)
-        _check_flags(detached=detached, autoscaling=autoscaling)
+        checked_flag(detached, "RayRuntime: detached")
+        checked_flag(autoscaling, "RayRuntime: autoscaling")
         self._options = options = options_of(RayRuntime, options, keywords)
         self._observers = observers_of(options)
         if detached and self._observers.any:
@@ -295,9 +297,11 @@ class RayRuntime:
             if self._snapshot_use is None:
                 make_ready(plan, every_sink=pins.any)  # a source may pin a sink's unfinished output
             self._pin(plan, pins)
-            begun = self._begun(plan, pack_plan(plan) if pins.any else packed, pins, cluster.is_local, control=control)
+            running = self._start_actor(
+                plan, pack_plan(plan) if pins.any else packed, pins, cluster.is_local, control=control
+            )
             on_failure.pop_all()  # from now on the job unpins
-            return begun
+            return running
 
     def _pin(self, plan: Plan, pins: SourcePins) -> None:
         """Pin the input, unless the job has finished: its input may be gone."""
@@ -306,7 +310,7 @@ class RayRuntime:
             pins.keep = known is not None and bool(known.records)  # a later start may succeed
             pins.pin(known)
 
-    def _begun(self, plan: Plan, packed: bytes, pins: SourcePins, is_local: bool, *, control: bool) -> RunningJob:
+    def _start_actor(self, plan: Plan, packed: bytes, pins: SourcePins, is_local: bool, *, control: bool) -> RunningJob:
         from malstrom_py.workers.ray import coordinator_watch
         from malstrom_py.workers.ray.cluster import imported_ray
         from malstrom_py.workers.ray.coordinator_start import start_coordinator
@@ -381,12 +385,6 @@ def _check(ports: object, streams: object, start_timeout_s: object) -> None:
         )
     if ports is not None and not _are_ports(ports):
         raise PlanError(f"RayRuntime: ports must be the first and the last port, such as (20000, 20099), got {ports!r}")
-
-
-def _check_flags(**flags: object) -> None:
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise PlanError(f"RayRuntime: {name} must be True or False, got {flag!r}")
 
 
 def _are_ports(ports: object) -> bool:

@@ -15,7 +15,7 @@ import importlib.util
 import linecache
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -196,14 +196,14 @@ def _made_again(plan: Plan, modules: Mapping[str, types.ModuleType], step: str) 
 
 def _job_in(plan: Plan, modules: Mapping[str, types.ModuleType], step: str) -> Job | None:
     module, _, name = plan.made_by.rpartition(":")
-    made = getattr(modules.get(module), name, None) if name else None
-    if callable(made):
+    found = getattr(modules.get(module), name, None) if name else None
+    if callable(found):
         try:
-            made = made()
+            found = found()
         except (Exception, SystemExit) as error:
             what = text_of(error) if isinstance(error, MalstromError) else describe_error(error)
             raise _refused(step, f"{plan.made_by} failed: {what}") from error
-    given = [made, *(value for one in modules.values() for value in vars(one).values())]
+    given = [found, *(value for one in modules.values() for value in vars(one).values())]
     return next((job for job in given if isinstance(job, Job) and job.name == plan.job), None)
 
 
@@ -302,32 +302,21 @@ class _Exchange:
         """Return ``value`` with the new functions and classes."""
         if depth == 0:
             return value
+        if (parts := _parts_of(value)) is None:
+            return self._part(value)
+        given, made_of = parts
+        new = [self.of(one, depth - 1) for one in given]
+        return value if all(one is former for one, former in zip(new, given, strict=True)) else made_of(new)
+
+    def _part(self, value: Any) -> Any:
+        """Return the new function or class, or a copy of an object with its new class."""
         if isinstance(value, types.FunctionType | type):
             return self._new(value) if value.__module__ in self._modules else value
-        if isinstance(value, functools.partial):
-            keywords = {name: self.of(one, depth - 1) for name, one in value.keywords.items()}
-            arguments = [self.of(one, depth - 1) for one in value.args]
-            return functools.partial(self.of(value.func, depth - 1), *arguments, **keywords)
-        if isinstance(value, types.MethodType):
-            return getattr(self.of(value.__self__, depth - 1), value.__name__)
-        if type(value) in {tuple, list}:
-            return type(value)(self.of(one, depth - 1) for one in value)
-        if type(value) is dict:
-            return {key: self.of(one, depth - 1) for key, one in value.items()}
-        return self._object(value, depth)
-
-    def _object(self, value: Any, depth: int) -> Any:
-        """Exchange inside an object: one of ours is made again, one of the user's class gets the new class."""
-        kind = type(value)
-        if kind.__module__ in self._modules:
-            made = copy.copy(value)
-            made.__class__ = self._new(kind)
-            return made
-        if kind.__module__.startswith("malstrom_py.") and is_dataclass(value) and not isinstance(value, type):
-            given = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
-            changed = {name: new for name, one in given.items() if (new := self.of(one, depth - 1)) is not one}
-            return replace(value, **changed) if changed else value
-        return value
+        if type(value).__module__ not in self._modules:
+            return value
+        copied = copy.copy(value)
+        copied.__class__ = self._new(type(value))
+        return copied
 
     def _new(self, former: Any) -> Any:
         found: Any = self._modules[former.__module__]
@@ -363,21 +352,30 @@ def _parts(value: Any, depth: int = _DEPTH_MAX) -> Iterator[Any]:
     """Iterate over the functions, classes and objects inside ``value``."""
     if depth == 0:
         return
-    inner: Sequence[Any] = ()
-    if isinstance(value, functools.partial):
-        inner = [value.func, *value.args, *value.keywords.values()]
-    elif isinstance(value, types.MethodType):
-        inner = [value.__self__]
-    elif isinstance(value, list | tuple):
-        inner = list(value)
-    elif type(value) is dict:
-        inner = list(value.values())
-    elif is_dataclass(value) and not isinstance(value, type) and type(value).__module__.startswith("malstrom_py."):
-        inner = [getattr(value, field.name, None) for field in fields(value)]
-    else:
+    if (parts := _parts_of(value)) is None:
         yield value
-    for one in inner:
+        return
+    for one in parts[0]:
         yield from _parts(one, depth - 1)
+
+
+def _parts_of(value: Any) -> tuple[Sequence[Any], Callable[[Sequence[Any]], Any]] | None:
+    """Return what ``value`` consists of, and what makes one like it of others; None of what has no parts for us."""
+    if isinstance(value, functools.partial):
+        names, first = list(value.keywords), len(value.args) + 1
+        return [value.func, *value.args, *value.keywords.values()], lambda new: functools.partial(
+            *new[:first], **dict(zip(names, new[first:], strict=True))
+        )
+    if isinstance(value, types.MethodType):
+        return [value.__self__], lambda new: getattr(new[0], value.__name__)
+    if isinstance(value, list | tuple):
+        return value, getattr(type(value), "_make", type(value))
+    if type(value) is dict:
+        return list(value.values()), lambda new: dict(zip(value, new, strict=True))
+    if is_dataclass(value) and not isinstance(value, type) and type(value).__module__.startswith("malstrom_py."):
+        given = {field.name: getattr(value, field.name, None) for field in fields(value) if field.init}
+        return list(given.values()), lambda new: replace(value, **dict(zip(given, new, strict=True)))
+    return None
 
 
 def _place(part: Any, known: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import MalstromError, PlanError
+from malstrom_py.validation import checked_seconds
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -158,9 +159,8 @@ def collect(
         raise PlanError(f"mp.collect takes a stream, such as a step returns{also}; got {type(stream).__name__}")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
         raise PlanError(f"mp.collect: count must be a whole number of at least 0, got {count!r}")
-    is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
-    if timeout_s is not None and not (is_number and timeout_s >= 0):
-        raise PlanError(f"mp.collect: timeout_s must be a number of seconds of at least 0, got {timeout_s!r}")
+    if timeout_s is not None:
+        checked_seconds(timeout_s, "mp.collect: timeout_s")
     time = clock or SystemClock()
     sink = sinks.Memory()
     try:

@@ -19,7 +19,8 @@ from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from malstrom_py.clock import SystemClock
-from malstrom_py.errors import ControlError, DeadlineError, OperationInProgress, PlanError
+from malstrom_py.errors import ControlError, DeadlineError, OperationInProgress
+from malstrom_py.validation import checked_seconds
 
 _AGAIN_S: Final = 0.1
 """How often a stop is retried that a savepoint delays or that was not answered."""
@@ -117,12 +118,9 @@ class PlannedStop:
     def __init__(
         self, stop: Callable[[], object], *, abandon: Callable[[str], object] = str, limit_s: float = STOP_S
     ) -> None:
-        is_number = isinstance(limit_s, int | float) and not isinstance(limit_s, bool)
-        if not is_number or not limit_s >= 0:
-            raise PlanError(f"stop_timeout_s must be a number of seconds of at least 0, got {limit_s!r}")
         self._stop = stop
         self._abandon = abandon
-        self._limit_s = min(limit_s, threading.TIMEOUT_MAX)
+        self._limit_s = min(checked_seconds(limit_s, "stop_timeout_s"), threading.TIMEOUT_MAX)
         self._clock = SystemClock()
         self._came: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._came_s: float | None = None

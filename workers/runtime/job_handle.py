@@ -12,7 +12,7 @@ from malstrom_py.events import AnyEvent
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import SnapshotId
-from malstrom_py.validation import check_name
+from malstrom_py.validation import check_name, checked_flag, checked_seconds
 from malstrom_py.workers.control.client import find
 from malstrom_py.workers.coordinator.autoscaler import check_autoscale
 from malstrom_py.workers.reports.commands import (
@@ -128,7 +128,9 @@ class JobHandle:
             JobEnded: the job has ended, before or during the call.
         """
         check_size(workers)
-        report: RescaleReport | None = self._ask(RescaleCommand(workers, _checked(wait, "wait"), _seconds(timeout_s)))
+        report: RescaleReport | None = self._ask(
+            RescaleCommand(workers, checked_flag(wait, "wait"), _seconds(timeout_s))
+        )
         return report
 
     def autoscale(self, options: Autoscale | None, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -172,7 +174,7 @@ class JobHandle:
             OperationInProgress: it takes longer than ``timeout_s`` and continues.
             JobEnded: the job has ended, before or during the call.
         """
-        report: RescaleReport | None = self._ask(RescaleCommand(None, _checked(wait, "wait"), _seconds(timeout_s)))
+        report: RescaleReport | None = self._ask(RescaleCommand(None, checked_flag(wait, "wait"), _seconds(timeout_s)))
         return report
 
     def snapshot(self, *, timeout_s: float = TIMEOUT_S) -> SnapshotId:
@@ -182,8 +184,8 @@ class JobHandle:
         OperationInProgress: the snapshot takes longer than ``timeout_s`` and continues; or the job is being stopped.
         JobEnded: the job has ended, before or during the call.
         """
-        made: SnapshotId = self._ask(SnapshotCommand(None, _seconds(timeout_s)))
-        return made
+        snapshot: SnapshotId = self._ask(SnapshotCommand(None, _seconds(timeout_s)))
+        return snapshot
 
     def savepoint(self, uri: str, *, timeout_s: float = TIMEOUT_S) -> SnapshotId:
         """Make a self-contained snapshot in the store ``uri``, which is never pruned, and return its id.
@@ -200,8 +202,8 @@ class JobHandle:
             raise PlanError(f"uri must be the place of the savepoint: 1 to {URI_MAX:,} characters without NUL")
         # The job may run elsewhere, and in another folder.
         place = uri if _SCHEME.match(uri) else str(Path(uri).expanduser().resolve())
-        made: SnapshotId = self._ask(SnapshotCommand(place, _seconds(timeout_s)))
-        return made
+        snapshot: SnapshotId = self._ask(SnapshotCommand(place, _seconds(timeout_s)))
+        return snapshot
 
     def reload(self, step: str, *, probation_s: float = 2.0, timeout_s: float = TIMEOUT_S) -> ReloadReport:
         """Replace the code of ``step`` in the running job: import its module again.
@@ -276,7 +278,7 @@ class JobHandle:
         Raises:
             JobEnded: the job has ended, in another process.
         """
-        return read_events(self._page, follow=_checked(follow, "follow"))
+        return read_events(self._page, follow=checked_flag(follow, "follow"))
 
     def _page(self, after: int, log: str, wait_s: float) -> EventPage:
         page: EventPage = self._ask(EventsCommand(after, log, wait_s))
@@ -301,8 +303,8 @@ class JobHandle:
         with the other ``drain``, or makes a savepoint. JobEnded: the job had ended in another way before it could be
         stopped. Exception: the error of the job, which failed during the stop.
         """
-        drain = None if drain is None else _checked(drain, "drain")
-        last: SnapshotId | None = self._ask(StopCommand(drain, _checked(wait, "wait"), _seconds(timeout_s)))
+        drain = None if drain is None else checked_flag(drain, "drain")
+        last: SnapshotId | None = self._ask(StopCommand(drain, checked_flag(wait, "wait"), _seconds(timeout_s)))
         return last
 
     def wait(self, *, timeout_s: float | None = None) -> RunResult:
@@ -340,12 +342,4 @@ def find_job(name: str, address: str | None) -> RunningJob:
 
 
 def _seconds(timeout_s: float) -> float:
-    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s >= 0:
-        raise PlanError(f"timeout_s must be a number of seconds of at least 0, got {timeout_s!r}")
-    return min(float(timeout_s), TIMEOUT_S_MAX)
-
-
-def _checked(flag: bool, what: str) -> bool:
-    if not isinstance(flag, bool):
-        raise PlanError(f"{what} must be True or False, got {flag!r}")
-    return flag
+    return min(float(checked_seconds(timeout_s, "timeout_s")), TIMEOUT_S_MAX)

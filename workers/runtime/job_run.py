@@ -62,19 +62,19 @@ class JobRun(Generic[G]):
         """To its end, or until ``until(coordinator)`` is true after a step, or the clock's time is ``until_s``."""
         with self._interrupts, self._pins, fewer_collections():
             try:
-                begun = self._coordinator.begin()
+                start = self._coordinator.begin()
                 self.has_begun = True
-                self._commands.note_snapshots(None if begun is None else begun.snapshot_status)
+                self._commands.note_snapshots(None if start is None else start.snapshot_status)
                 if (
-                    begun is not None
-                    and begun.finished is not None
-                    and (before := result_in(begun.finished)) is not None
+                    start is not None
+                    and start.finished is not None
+                    and (before := result_in(start.finished)) is not None
                 ):
-                    new_with = begun.read_new_with if begun.finished_before else {}
-                    return replace(before, resumed_finished=begun.finished_before, read_new_with=new_with)
+                    new_with = start.read_new_with if start.finished_before else {}
+                    return replace(before, resumed_finished=start.finished_before, read_new_with=new_with)
                 # Staged input of a job with snapshots stays until the job has finished: a restart may read it.
-                self._pins.keep = begun is not None
-                known = None if begun is None or begun.resumption is None else begun.resumption.pinned
+                self._pins.keep = start is not None
+                known = None if start is None or start.resumption is None else start.resumption.pinned
                 self._pins.pin(known)
                 with self._progress or nullcontext():
                     self._coordinator.open(self._pins.records())
@@ -82,14 +82,14 @@ class JobRun(Generic[G]):
                     self._loop(until, until_s)
                 self._commands.note_snapshots(self._coordinator.snapshots)
                 kept: RunResult | None = None
-                if begun is None:
+                if start is None:
                     self._commands.refuse_if_stopped()
                     self._commit_at_end()
                 else:
                     kept = self._snapshot_at_end()
                 self._last_metrics()
                 self._pins.keep = False
-                self._pins.keep_unread = begun is not None and self._commands.is_stopping
+                self._pins.keep_unread = start is not None and self._commands.is_stopping
                 self._coordinator.close()
                 self._coordinator.events.finished(manual=self._commands.is_stopping)
             except BaseException as error:

@@ -87,9 +87,9 @@ class LocalWorkers:
         """Return the worker ``number``."""
         return self._hosts[number].worker
 
-    def begin(self, begun: RunStart | None) -> None:
-        if begun is not None:
-            self._checkpointer, self._incarnation = begun.checkpointer, begun.incarnation
+    def begin(self, start: RunStart | None) -> None:
+        if start is not None:
+            self._checkpointer, self._incarnation = start.checkpointer, start.incarnation
 
     def start(self, start: StartGroup) -> None:
         """Build the workers from the current table, and connect them in both directions (R1)."""

@@ -143,8 +143,8 @@ def remark(metrics: JobMetrics) -> str:
     '0 workers'
     """
     late = sum(step.late for step in metrics.steps.values())
-    made, moving = metrics.snapshots, metrics.moving
-    age_s = None if made is None or made.at is None else max(0.0, metrics.at - made.at)
+    snapshots, moving = metrics.snapshots, metrics.moving
+    age_s = None if snapshots is None or snapshots.at is None else max(0.0, metrics.at - snapshots.at)
     known = {
         f"{len(metrics.workers)} worker{'' if len(metrics.workers) == 1 else 's'}": True,
         "" if moving is None else f"{moving.slots:,} of {moving.of_slots:,} key groups moved": moving is not None,

@@ -11,7 +11,6 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from malstrom_py.clock import Clock
@@ -19,6 +18,7 @@ from malstrom_py.errors import FencedError, JobEnded, MalstromError, PlanError, 
 from malstrom_py.errors.text import public_text
 from malstrom_py.events import Error, Reload, Restarting
 from malstrom_py.logs import log
+from malstrom_py.validation import checked_seconds
 from malstrom_py.workers.coordinator.command_queue import CommandQueue, ReloadDue
 from malstrom_py.workers.coordinator.job_events import is_stop
 from malstrom_py.workers.reports.commands import ReloadCommand
@@ -56,10 +56,7 @@ class Restart:
         if type(self.max_restarts) is not int or self.max_restarts < 0:
             raise PlanError(f"restart: max_restarts must be a whole number of at least 0, got {self.max_restarts!r}")
         for name in ("window_s", "backoff_s", "backoff_max_s"):
-            seconds = getattr(self, name)
-            is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-            if not is_number or not isfinite(seconds) or seconds < 0:
-                raise PlanError(f"restart: {name} must be a number of seconds of at least 0, got {seconds!r}")
+            checked_seconds(getattr(self, name), f"restart: {name}", finite=True)
 
 
 NEVER = Restart(max_restarts=0)

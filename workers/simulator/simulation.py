@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from math import inf
 from typing import Final, Literal, Unpack
 
 from malstrom_py.builder.job import Job
@@ -16,6 +15,7 @@ from malstrom_py.clock import Clock, VirtualClock
 from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.events import Restarting
 from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.validation import checked_seconds
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.recovery import SnapshotUse, begun_again
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -109,8 +109,7 @@ class Simulation:
         check_size(workers)
         given = RunOptions(checks=checks, snapshots=snapshots or None)
         self._options = options = options_of(Simulation, given, keywords, SimulatedKeywords.__annotations__)
-        if not isinstance(row_cost_s, int | float) or not 0 <= row_cost_s < inf:
-            raise PlanError(f"Simulation: row_cost_s must be a number of seconds of at least 0, got {row_cost_s!r}")
+        checked_seconds(row_cost_s, "Simulation: row_cost_s", finite=True)
         if options.autoscale is not None and not row_cost_s:
             raise PlanError("Simulation: autoscale needs row_cost_s, by which workers are busy on the simulated clock")
         self._row_cost_s = float(row_cost_s)
