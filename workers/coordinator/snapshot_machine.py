@@ -39,6 +39,7 @@ class SnapshotPhase(StrEnum):
 
 TRANSITIONS: Final = {
     (SnapshotPhase.IDLE, "wanted"): SnapshotPhase.PACKING,
+    (SnapshotPhase.IDLE, "last wanted"): SnapshotPhase.WANTED,
     (SnapshotPhase.PACKING, "state is packed"): SnapshotPhase.WANTED,
     (SnapshotPhase.WANTED, "barrier ordered"): SnapshotPhase.SAVING,
     (SnapshotPhase.SAVING, "all saved"): SnapshotPhase.COMMITTING,
@@ -135,19 +136,19 @@ class SnapshotMachine:
         self._awaited: frozenset[int] = frozenset()
         self._saved: dict[int, Saved] = {}
         self._cut_made = False
-        self._is_last = False
 
     def handle(self, event: Event) -> list[Effect]:
         """Take one event and return the effects, in order."""
         match event:
             case SnapshotStarted():
-                self._to("wanted")
+                self._to("last wanted" if event.last else "wanted")
                 self._snapshot, self._saved, self._cut_made = event.snapshot, {}, False
-                self._is_last = event.last
+                if event.last:  # no batch may come before it: the next one may fail, and it stops all workers anyway
+                    return [SnapshotWanted(event.snapshot, self.parent, last=True)]
                 return [PackAhead(event.snapshot, self.parent)]
             case StatePacked():
                 self._to("state is packed")
-                return [SnapshotWanted(self._snapshot, self.parent, self._is_last)]
+                return [SnapshotWanted(self._snapshot, self.parent)]
             case BarrierBegun():
                 self._to("barrier ordered")
                 self._awaited = frozenset(event.members)

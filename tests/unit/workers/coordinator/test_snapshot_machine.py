@@ -84,10 +84,8 @@ def test_s3_sinks_commit_behind_the_manifest_and_nothing_goes_before_they_have()
     assert made.handle(sm.SnapshotStarted(TWO)) == [PackAhead(TWO, ONE)]
 
 
-def test_s3_the_barrier_of_a_stop_is_the_last() -> None:
-    made = machine()
-    assert made.handle(sm.SnapshotStarted(ONE, last=True)) == [PackAhead(ONE)]
-    assert made.handle(StatePacked(ONE)) == [SnapshotWanted(ONE, None, last=True)]
+def test_s3_the_barrier_of_a_stop_is_the_last_and_no_batch_comes_before_it() -> None:
+    assert machine().handle(sm.SnapshotStarted(ONE, last=True)) == [SnapshotWanted(ONE, None, last=True)]
 
 
 def test_s2_what_was_packed_ahead_in_full_comes_before_its_changes_and_replaces_the_chain() -> None:
