@@ -32,9 +32,9 @@ from malstrom_py.snapshot.manifest import manifest_bytes
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.workers.coordinator.coordinator import Coordinator
+from malstrom_py.workers.coordinator.job_machine import topology_of
 from malstrom_py.workers.coordinator.metering import SAMPLE_S
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
-from malstrom_py.workers.coordinator.topology import topology_of
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.reports.event_log import MoveTotals
 from malstrom_py.workers.reports.figures import tally_s

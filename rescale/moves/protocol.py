@@ -10,7 +10,7 @@ import pickle
 import zlib
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 Table = tuple[int, ...]
 """slot -> worker."""
@@ -251,6 +251,23 @@ class RegionDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """The state that has moved: ``keys``, their ``bytes``, and those of them that went ahead of their move (R12)."""
+
+    keys: int = 0
+    bytes: int = 0
+    ahead: int = 0
+
+    def plus(self, done: RegionDone) -> Moved:
+        """Return what has moved with what ``done`` reports."""
+        return Moved(self.keys + done.keys, self.bytes + done.bytes, self.ahead + done.ahead)
+
+    def since(self, before: Moved) -> Moved:
+        """Return what has moved since."""
+        return Moved(self.keys - before.keys, self.bytes - before.bytes, self.ahead - before.ahead)
+
+
+@dataclass(frozen=True, slots=True)
 class SentAhead:
     """R12: ``worker`` has sent ahead what it sends ahead of the move to ``version``."""
 
@@ -305,8 +322,37 @@ class BarrierPassed:
 
 
 Report = (
-    SentAhead | MarkersIn | ShippedIn | RegionDone | Switched | PartsPolled | ByesTaken | PackedAhead | BarrierPassed
+    PackedAhead | BarrierPassed | SentAhead | Switched | MarkersIn | ShippedIn | RegionDone | PartsPolled | ByesTaken
 )
+"""In causal order."""
+
+
+def in_order(report: Report) -> tuple[int, int, str]:
+    """Return the sort key of a missing report: the reports that others wait for come first."""
+    return get_args(Report).index(type(report)), report.worker, as_awaited(report)
+
+
+def as_awaited(report: Report) -> str:
+    """Return a description of the missing ``report``."""
+    match report:
+        case PackedAhead():
+            return f"worker {report.worker} to pack state ahead of snapshot {report.snapshot}"
+        case BarrierPassed():
+            return f"the barrier of snapshot {report.snapshot} to pass worker {report.worker}"
+        case SentAhead():
+            return f"worker {report.worker} to send state ahead of version {report.version}"
+        case Switched():
+            return f"worker {report.worker} to switch to version {report.version}"
+        case MarkersIn():
+            return f"all markers on exchange {report.exchange!r} at worker {report.worker}"
+        case ShippedIn():
+            return f"Shipped of all workers on exchange {report.exchange!r} at worker {report.worker}"
+        case RegionDone():
+            return f"region {report.region!r} on worker {report.worker}"
+        case PartsPolled():
+            return f"worker {report.worker} to read the partitions of {report.source!r} that it gains"
+        case ByesTaken():
+            return f"Bye of all leavers on exchange {report.exchange!r} at worker {report.worker}"
 
 
 @dataclass(frozen=True, slots=True)

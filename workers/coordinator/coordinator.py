@@ -25,7 +25,15 @@ from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.job_events import JobEvents
-from malstrom_py.workers.coordinator.job_machine import ENDED, ENDS, SUSPENDS, Event, JobMachine, PlannedStop
+from malstrom_py.workers.coordinator.job_machine import (
+    ENDED,
+    ENDS,
+    SUSPENDS,
+    Event,
+    JobMachine,
+    PlannedStop,
+    topology_of,
+)
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff
 from malstrom_py.workers.coordinator.metering import Metering
 from malstrom_py.workers.coordinator.recovery import RunStart, SnapshotUse, begin, beginning_steps
@@ -34,7 +42,6 @@ from malstrom_py.workers.coordinator.restore_point import listed_parts, plan_ima
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.source_calls import SourceCalls
-from malstrom_py.workers.coordinator.topology import topology_of
 from malstrom_py.workers.coordinator.worker_group import (
     TURN_S,
     Arrived,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import InternalError
 from malstrom_py.rescale.moves.protocol import PackAhead
 from malstrom_py.workers.coordinator import machine as moves
@@ -20,6 +21,7 @@ from malstrom_py.workers.coordinator.machine import (
     CutMade,
     SnapshotWanted,
     StatePacked,
+    Topology,
 )
 from malstrom_py.workers.coordinator.snapshot_machine import SnapshotMachine, SnapshotStarted
 from malstrom_py.workers.transport.messages import Saved
@@ -145,3 +147,36 @@ class JobMachine:
         if self.snapshots is None:
             raise InternalError(f"{type(event).__name__} in a job without snapshots")
         return [*self.snapshots.handle(event)]
+
+
+def topology_of(plan: Plan) -> Topology:
+    """Return the exchanges of ``plan``, the regions that exchanges feed, and the sources.
+
+    >>> import malstrom_py as mp
+    >>> from malstrom_py import sinks, sources
+    >>> job = mp.Job("docs")
+    >>> numbers = job.source("numbers", sources.Memory([1, 2])).key_by("parity", lambda n: n % 2)
+    >>> numbers.sum("total").sink("out", sinks.Memory())
+    >>> topology_of(job.plan()).sources
+    {'numbers': ('parity',)}
+    """
+    regions = plan.regions
+    downstream = _downstream(plan)
+    return Topology(
+        exchanges=tuple(exit for region in regions for exit in region.exits),
+        regions={region.name: region.exits for region in regions if region.entries},
+        sources={
+            source: tuple(exit for exit in region.exits if exit in downstream[source])
+            for region in regions
+            for source in region.sources
+        },
+    )
+
+
+def _downstream(plan: Plan) -> dict[str, set[str]]:
+    """Return for each step all steps downstream, also those after another exchange."""
+    found: dict[str, set[str]] = {step.name: {step.name} for step in plan.steps}
+    for step in reversed(plan.steps):
+        for ref in step.inputs:
+            found[ref.step] |= found[step.name]
+    return found

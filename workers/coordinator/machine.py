@@ -12,10 +12,10 @@ the next barrier or move (R13). Before a barrier is wanted, workers pack their s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from malstrom_py.errors import InternalError, MalstromError
 from malstrom_py.rescale.load import Weights, pays, placed
@@ -30,6 +30,7 @@ from malstrom_py.rescale.moves.protocol import (
     InjectBarrier,
     Leave,
     MarkersIn,
+    Moved,
     OpenSlots,
     Order,
     PackAhead,
@@ -45,10 +46,19 @@ from malstrom_py.rescale.moves.protocol import (
     StartMove,
     Switched,
     Table,
+    as_awaited,
+    in_order,
 )
-from malstrom_py.workers.coordinator.awaited_reports import as_awaited, in_order
-from malstrom_py.workers.coordinator.topology import Topology
 from malstrom_py.workers.transport.messages import Connected
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The exchanges of a job, and which of them each region and each source feeds."""
+
+    exchanges: tuple[str, ...]
+    regions: Mapping[str, tuple[str, ...]]
+    sources: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,22 +200,23 @@ AWAITED_MAX: Final = 4
 """The number of missing reports that `waiting_for` names."""
 
 
-class PlanMoves(Protocol):
-    """The type of `placement.plan_moves`."""
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """The last rescale: to ``members`` and ``table``, placed by ``weights``; None: by number.
 
-    def __call__(
-        self,
-        version: int,
-        members: Sequence[int],
-        table: Table,
-        parts: Mapping[tuple[str, str], int],
-        wanted: Sequence[int],
-        *,
-        slots_max: int,
-        target: Table,
-    ) -> Iterable[RescaleMove]:
-        """Return the moves to ``wanted``, at least one, each of at most ``slots_max`` slots, until ``target``."""
-        ...
+    ``joining``: the joiners that are not connected. ``pacing``: of its next move. ``sends_ahead``: state goes ahead.
+    """
+
+    members: tuple[int, ...]
+    table: Table = field(repr=False)
+    pacing: Pacing
+    weights: Weights | None = None
+    joining: frozenset[int] = frozenset()
+    sends_ahead: bool = False
+
+
+PlanMoves = Callable[..., Iterable[RescaleMove]]
+"""As `placement.plan_moves`: the moves to a target, at least one, each of at most ``slots_max`` slots."""
 
 
 class CoordinatorMachine:
@@ -232,21 +243,12 @@ class CoordinatorMachine:
         self.table = table
         self.parts = dict(parts)
         self.version = 0
-        self.keys_moved = 0
-        self.bytes_moved = 0
+        self.moved = Moved()
+        self.rescale = Rescale(self.members, table, pacing)
         self._topology = topology
         self._plan_moves = plan_moves
-        self._pacing = self._paced = pacing
+        self._pacing = pacing
         self._ahead_least = ahead_least
-        self._sends_ahead = False
-        self._next: RescaleMove | None = None
-        self.bytes_ahead = 0
-        self._before_move = (0, 0, 0)
-        self._pause_s = 0.0
-        self.weights: Weights | None = None
-        """The weights of the last rescale; None if it was placed by number."""
-        self.target_table = table
-        """The table at the end of the last rescale."""
         self._wanted: RescaleRequested | None = None
         self._packing: PackAhead | None = None
         self._unpacked: set[int] = set()
@@ -254,12 +256,9 @@ class CoordinatorMachine:
         self._found: dict[tuple[str, str], Any] = {}
         self._is_over = False
         self.moves_follow = False
-        self._paused_s = 0.0
-        self._target: tuple[int, ...] = tuple(members)
-        self._joining: set[int] = set()
-        self._losing: list[int] = []
-        self._move: RescaleMove | None = None
-        self._leavers: tuple[int, ...] = ()
+        self._move: RescaleMove | None = None  # in progress, or the one that state goes ahead of
+        self._before_move = self.moved
+        self._pause_s = 0.0  # the longest one of a worker in this move, or by this barrier
         self._placed: tuple[Table, tuple[int, ...]] = ((), ())
         self._missing: set[Report] = set()
         self._shipped: dict[str, set[tuple[int, str]]] = {}
@@ -278,7 +277,7 @@ class CoordinatorMachine:
             case RescaleCalledOff():
                 return self._called_off(event.error)
             case PackAhead():
-                self._packing, self._unpacked = event, {*self.members, *self.target} - self._joining
+                self._packing, self._unpacked = event, {*self.members, *self.target} - self.rescale.joining
                 return [Send(worker, event) for worker in sorted(self._unpacked)]
             case SnapshotWanted():
                 is_free = self._barrier is None and self.phase is not CoordinatorPhase.BARRIER
@@ -308,14 +307,13 @@ class CoordinatorMachine:
     @property
     def target(self) -> tuple[int, ...]:
         """The members after the current rescale. Waiting requests are left out: a later one may supersede them (R9)."""
-        return self.members if self.nothing_moves else self._target
+        return self.members if self.nothing_moves else self.rescale.members
 
     @property
     def nothing_moves(self) -> bool:
         """Whether no rescale has started. Of the requests during a barrier only the last starts, after the barrier."""
-        return self.phase is CoordinatorPhase.STEADY or (
-            self.phase is CoordinatorPhase.BARRIER and not self.moves_follow
-        )
+        between = self.phase is CoordinatorPhase.BARRIER and not self.moves_follow
+        return self.phase is CoordinatorPhase.STEADY or between
 
     @property
     def barrier_waits(self) -> bool:
@@ -333,7 +331,7 @@ class CoordinatorMachine:
         >>> coordinator.waiting_for()
         'worker 1 to connect'
         """
-        awaited = [f"worker {worker} to connect" for worker in sorted(self._joining)]
+        awaited = [f"worker {worker} to connect" for worker in sorted(self.rescale.joining)]
         awaited += map(as_awaited, sorted(self._awaited(), key=in_order))
         left_out = len(awaited) - AWAITED_MAX
         more = [f"and {left_out} more"] if left_out > 0 else []
@@ -347,13 +345,13 @@ class CoordinatorMachine:
 
     def check(self) -> None:
         """Raise `InternalError` if an invariant is broken."""
-        self._require((self.phase is CoordinatorPhase.MOVING) == (self._move is not None), "a phase without its move")
-        self._require((self.phase is CoordinatorPhase.COPYING) == (self._next is not None), "copies of no move")
+        has_move = self.phase in {CoordinatorPhase.COPYING, CoordinatorPhase.MOVING}
+        self._require(has_move == (self._move is not None), "a phase without its move")
         if self._placed[0] is not self.table or self._placed[1] is not self.members:
             # Few events change the table, which may be long.
             self._require(set(self.table) <= set(self.members), "a slot has no owner")
             self._placed = self.table, self.members
-        self._require((self.phase is CoordinatorPhase.JOINING) == bool(self._joining), "joining without joiners")
+        self._require((self.phase is CoordinatorPhase.JOINING) == bool(self.rescale.joining), "joining without joiners")
         self._require(
             self.phase is not CoordinatorPhase.STEADY or self._barrier is None,
             "a wanted snapshot has no barrier",
@@ -366,13 +364,17 @@ class CoordinatorMachine:
         self._unpacked.difference_update(workers)
         return [] if self._unpacked else [StatePacked(self._packing.snapshot)]
 
+    def _gone(self) -> list[Effect]:
+        """S2: wait no longer for leavers, nor for joiners whose rescale was called off."""
+        return self._packed(*self._unpacked.difference(self.members))
+
     def _cut(self, what: str) -> list[Effect]:
         barrier, self._barrier = self._barrier, None
         self._packing = None
         assert barrier is not None
         self._is_over = barrier.last
         self._to(what)
-        self._paused_s = 0.0
+        self._pause_s = 0.0
         self._missing = {BarrierPassed(barrier.snapshot, worker) for worker in self.members}
         order = InjectBarrier(barrier.snapshot, barrier.parent, barrier.last)
         return [BarrierBegun(barrier.snapshot, self.members), *(Send(worker, order) for worker in self.members)]
@@ -380,13 +382,14 @@ class CoordinatorMachine:
     def _barrier_passed(self, report: BarrierPassed) -> list[Effect]:
         self._require(self.phase is CoordinatorPhase.BARRIER and report in self._missing, f"{report} was not expected")
         self._missing.discard(report)
-        self._paused_s = max(self._paused_s, report.paused_s)
+        self._pause_s = max(self._pause_s, report.paused_s)
         if self._missing:
             return []
+        paused_s = self._pause_s
         follow, self.moves_follow = self.moves_follow, False
         self._to("barrier passed, moves follow" if follow else "barrier passed")
         following = self._order_move() if follow else self._begin()
-        return [CutMade(report.snapshot, self._paused_s), *following]
+        return [CutMade(report.snapshot, paused_s), *following]
 
     def _add_parts(self) -> list[Effect]:
         """R13: give the parts that were found to workers. Every later order to a worker arrives after its parts."""
@@ -413,60 +416,64 @@ class CoordinatorMachine:
         asked, self._wanted = self._wanted, None
         if asked is None:
             return []
-        stays, self.weights = asked.members == self.members, asked.weights
+        stays = asked.members == self.members
         table = placed(self.table, asked.members, asked.weights) if asked.evens_out or not stays else self.table
-        if stays and not pays(self.table, table, self.members, asked.weights):
-            return [Ended(self.members, self.version)]
-        self._target, self.target_table = asked.members, table
         here = set(self.members)
         joiners = tuple(worker for worker in asked.members if worker not in here)
+        if stays and not pays(self.table, table, self.members, asked.weights):
+            self.rescale = replace(self.rescale, weights=asked.weights)
+            return [Ended(self.members, self.version)]
+        self.rescale = Rescale(asked.members, table, self._pacing, asked.weights, frozenset(joiners))
         if joiners:
             self._to("request, someone joins")
-            self._joining = set(joiners)
-            self._losing = sorted({was for was, now in zip(self.table, table, strict=True) if was != now})
             return [StartWorkers(joiners, self.members, self.table, self.version), *self._find_keys()]
         self._to("request")
-        return self._start_moving(planned=True)
+        return self._start_moving()
+
+    def _losing(self) -> list[int]:
+        """Return the workers that lose slots in the rescale that begins."""
+        return sorted({was for was, now in zip(self.table, self.rescale.table, strict=True) if was != now})
 
     def _find_keys(self) -> list[Effect]:
-        return [Send(worker, FindKeys()) for worker in self._losing]
+        return [Send(worker, FindKeys()) for worker in self._losing()]
 
     def _connected(self, joiner: int) -> list[Effect]:
-        if joiner not in self._joining:
+        if joiner not in self.rescale.joining:
             return []  # its rescale has been called off
-        self._joining.discard(joiner)
+        self.rescale = replace(self.rescale, joining=self.rescale.joining - {joiner})
         packing: list[Effect] = [Send(joiner, self._packing)] if self._packing else []
-        return packing if self._joining else [*packing, *self._start_moving()]
+        if self.rescale.joining:
+            return packing
+        self._to("all connected")
+        return [*packing, *self._start_moving()]
 
     def _called_off(self, error: MalstromError) -> list[Effect]:
         self._to("called off")
-        self._joining = set()
+        self.rescale = replace(self.rescale, joining=frozenset())
         # A rebalance that waited for the joiners does not start them again.
-        if self._wanted is not None and self._wanted.evens_out and self._wanted.members == self._target:
+        if self._wanted is not None and self._wanted.evens_out and self._wanted.members == self.rescale.members:
             self._wanted = replace(self._wanted, members=self.members)
-        forgotten = [Send(worker, ForgetKeys()) for worker in self._losing]
-        return [Ended(self.members, self.version, error), *forgotten, *self._begin()]
+        forgotten = [Send(worker, ForgetKeys()) for worker in self._losing()]
+        return [Ended(self.members, self.version, error), *forgotten, *self._gone(), *self._begin()]
 
-    def _start_moving(self, *, planned: bool = False) -> list[Effect]:
-        if not planned:
-            self._to("all connected")
-        self._paced = self._pacing
-        self._sends_ahead = self._ahead_least is not None
-        if self._paced.adapts:
-            opening = opening_move(self.version, self.members, self.table, self._target, target=self.target_table)
+    def _start_moving(self) -> list[Effect]:
+        self.rescale = rescale = replace(self.rescale, sends_ahead=self._ahead_least is not None)
+        if rescale.pacing.adapts:
+            opening = opening_move(self.version, self.members, self.table, rescale.members, target=rescale.table)
             if opening is not None:
                 return self._order(opening)
         return self._order_move()
 
     def _order_move(self) -> list[Effect]:
-        place = (self.version, self.members, self.table, self.parts, self._target)
-        planned = self._plan_moves(*place, slots_max=self._paced.slots_max, target=self.target_table)
+        rescale = self.rescale
+        place = (self.version, self.members, self.table, self.parts, rescale.members)
+        planned = self._plan_moves(*place, slots_max=rescale.pacing.slots_max, target=rescale.table)
         move = next(iter(planned))
         losing = {was for was, now in zip(self.table, move.table, strict=True) if was != now}
-        if not losing or not self._sends_ahead or self._ahead_least is None:
+        if not losing or not rescale.sends_ahead or self._ahead_least is None:
             return self._order(move)
         self._to("state goes ahead")
-        self._next = move
+        self._move = move
         self._missing = {SentAhead(move.version, worker) for worker in losing}
         return [Send(worker, SendAhead(move, self._ahead_least)) for worker in sorted(losing)]
 
@@ -474,15 +481,14 @@ class CoordinatorMachine:
         """R12: begin the move when all state that goes ahead of it has been sent."""
         self._require(self.phase is CoordinatorPhase.COPYING and report in self._missing, f"{report} was not expected")
         self._missing.discard(report)
-        if self._missing or self._next is None:
+        if self._missing:
             return []
         self._to("state is ahead")
-        move, self._next = self._next, None
-        return self._order(move)
+        return self._order(self._current_move())
 
     def _order(self, move: RescaleMove) -> list[Effect]:
         self._move = move
-        self._pause_s, self._before_move = 0.0, (self.keys_moved, self.bytes_moved, self.bytes_ahead)
+        self._pause_s, self._before_move = 0.0, self.moved
         topology = self._topology
         # A leaver of this move reports like all others; it sends Bye at the end of the rescale.
         self._missing = {Switched(move.version, worker) for worker in move.everyone}
@@ -522,9 +528,7 @@ class CoordinatorMachine:
                 self._missing.discard(report)
                 if isinstance(report, RegionDone):
                     self._pause_s = max(self._pause_s, report.paused_s)
-                    self.keys_moved += report.keys
-                    self.bytes_moved += report.bytes
-                    self.bytes_ahead += report.ahead
+                    self.moved = self.moved.plus(report)
         return effects + self._maybe_end()
 
     def _maybe_open(self, region: str) -> list[Effect]:
@@ -546,12 +550,12 @@ class CoordinatorMachine:
         if self._missing or any(self._shipped.values()) or any(self._marked.values()):
             return []
         move, self._move = self._current_move(), None
-        moved = sum(was != now for was, now in zip(self.table, move.table, strict=True))
-        keys, size = self.keys_moved - self._before_move[0], self.bytes_moved - self._before_move[1]
-        at_cut = size - (self.bytes_ahead - self._before_move[2])
-        self._paced = self._paced.after(moved, pause_by_size(self._pause_s, keys=keys, size=at_cut), size=size)
-        if moved and self._ahead_least is not None:
-            self._sends_ahead = size >= self._ahead_least
+        slots = sum(was != now for was, now in zip(self.table, move.table, strict=True))
+        moved, rescale = self.moved.since(self._before_move), self.rescale
+        pause = pause_by_size(self._pause_s, keys=moved.keys, size=moved.bytes - moved.ahead)
+        ahead = moved.bytes >= self._ahead_least if slots and self._ahead_least is not None else rescale.sends_ahead
+        pacing = rescale.pacing.after(slots, pause, size=moved.bytes)
+        self.rescale = replace(rescale, pacing=pacing, sends_ahead=ahead)
         staying = set(move.new)
         leavers = tuple(worker for worker in move.old if worker not in staying)
         self.version, self.members, self.table = move.version, move.new, move.table
@@ -564,7 +568,6 @@ class CoordinatorMachine:
             return self._order_move()
         if leavers:
             self._to("last move ended, someone leaves")
-            self._leavers = leavers
             self._missing = {
                 ByesTaken(self.version, worker, exchange)
                 for worker in self.members
@@ -585,8 +588,7 @@ class CoordinatorMachine:
 
     def _all_gone(self) -> list[Effect]:
         self._to("all Byes taken")
-        leavers, self._leavers = self._leavers, ()
-        return [Ended(self.members, self.version), *self._packed(*leavers), *self._begin()]
+        return [Ended(self.members, self.version), *self._gone(), *self._begin()]
 
     def _to(self, what: str) -> None:
         key = (self.phase, what)

@@ -10,7 +10,7 @@ from typing import Final
 from malstrom_py.errors import MalstromError
 from malstrom_py.logs import log
 from malstrom_py.rescale.load import imbalance
-from malstrom_py.rescale.moves.protocol import Table
+from malstrom_py.rescale.moves.protocol import Moved, Table
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase
 from malstrom_py.workers.reports.job_status import Moving, RescaleReport
 
@@ -35,29 +35,19 @@ class _Before:
     version: int
     table: Table
     parts: dict[tuple[str, str], int]
-    keys: int
-    bytes: int
-    bytes_ahead: int
+    moved: Moved
 
     @classmethod
     def of(cls, machine: CoordinatorMachine) -> _Before:
         parts = dict(machine.parts)
-        return cls(
-            machine.members,
-            machine.version,
-            machine.table,
-            parts,
-            machine.keys_moved,
-            machine.bytes_moved,
-            machine.bytes_ahead,
-        )
+        return cls(machine.members, machine.version, machine.table, parts, machine.moved)
 
     def imbalance(self, machine: CoordinatorMachine) -> tuple[float | None, float | None]:
         """Return the imbalance before and after the rescale by the weights that it was placed by; None without."""
-        if machine.weights is None:
+        if (weights := machine.rescale.weights) is None:
             return None, None
-        before = imbalance(self.table, self.members, machine.weights)
-        return before, imbalance(machine.table, machine.members, machine.weights)
+        before = imbalance(self.table, self.members, weights)
+        return before, imbalance(machine.table, machine.members, weights)
 
 
 class RescaleRequests:
@@ -96,19 +86,19 @@ class RescaleRequests:
         before, machine = self._before, self._machine
         if machine.phase not in {CoordinatorPhase.COPYING, CoordinatorPhase.MOVING}:
             return None
-        done = _changed(before.table, machine.table)
+        done, moved = _changed(before.table, machine.table), machine.moved.since(before.moved)
         return Moving(
             move=machine.version - before.version + 1,
             slots=done,
-            of_slots=done + _changed(machine.table, machine.target_table),
-            keys=machine.keys_moved - before.keys,
-            bytes=machine.bytes_moved - before.bytes,
+            of_slots=done + _changed(machine.table, machine.rescale.table),
+            keys=moved.keys,
+            bytes=moved.bytes,
         )
 
     def report(self, now_s: float) -> RescaleReport:
         """Return the report of the rescale that has ended, since its first request."""
         before, machine = self._before, self._machine
-        imbalance_before, imbalance_after = before.imbalance(machine)
+        moved, (imbalance_before, imbalance_after) = machine.moved.since(before.moved), before.imbalance(machine)
         return RescaleReport(
             members=machine.members,
             version=machine.version,
@@ -116,11 +106,11 @@ class RescaleRequests:
             slots=_changed(before.table, machine.table),
             parts=sum(worker != before.parts.get(part, worker) for part, worker in machine.parts.items()),
             duration_s=now_s - self._running[0].asked_s if self._running else 0.0,
-            keys=machine.keys_moved - before.keys,
-            bytes=machine.bytes_moved - before.bytes,
+            keys=moved.keys,
+            bytes=moved.bytes,
             imbalance_before=imbalance_before,
             imbalance_after=imbalance_after,
-            bytes_ahead=machine.bytes_ahead - before.bytes_ahead,
+            bytes_ahead=moved.ahead,
         )
 
     def ended(self, now_s: float, error: MalstromError | None = None) -> None:

@@ -35,7 +35,7 @@ from malstrom_py.rescale.moves.protocol import (
     StartMove,
 )
 from malstrom_py.rescale.moves.sending_machine import PollGained, SendingPhase
-from malstrom_py.workers.coordinator.topology import topology_of
+from malstrom_py.workers.coordinator.job_machine import topology_of
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.region_input import RegionInput
 from malstrom_py.workers.engine.routing_switch import RoutingSwitch

@@ -23,7 +23,7 @@ from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.state.ahead import KeptAside, SentKeys
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.state.timers import Timers
-from malstrom_py.workers.coordinator.machine import CoordinatorMachine
+from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.snapshot_machine import SnapshotMachine
 from malstrom_py.workers.engine.exchange import Exchange
@@ -296,7 +296,8 @@ def tolerant(right: Right) -> Right:
     """Reports that are not awaited are ignored."""
 
     def reported(machine: Any, report: Any) -> Any:
-        if machine._move is None or (isinstance(report, RegionDone) and report not in machine._missing):
+        moves = machine.phase is CoordinatorPhase.MOVING
+        if not moves or (isinstance(report, RegionDone) and report not in machine._missing):
             return []
         return right(machine, report)
 

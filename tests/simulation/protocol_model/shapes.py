@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from malstrom_py.workers.coordinator.topology import Topology
+from malstrom_py.workers.coordinator.machine import Topology
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class Coordinator(cm.CoordinatorMachine):
         """Nothing is required."""
 
     def _reported(self, report: Report) -> list[ce.Effect]:
-        return super()._reported(report) if self._move else []
+        return super()._reported(report) if self.phase is cm.CoordinatorPhase.MOVING else []
 
     def _forget(self, *kinds: type[Report]) -> None:
         self._missing = {report for report in self._missing if not isinstance(report, kinds)}
@@ -80,7 +80,7 @@ class ReleasesAfterOneExchange(Coordinator):
 
     def _reported(self, report: Report) -> list[ce.Effect]:
         effects = super()._reported(report)
-        if isinstance(report, MarkersIn) and self._move:
+        if isinstance(report, MarkersIn) and self.phase is cm.CoordinatorPhase.MOVING:
             effects += [e for source in self._marked for e in self._maybe_poll(source)]
         return effects
 

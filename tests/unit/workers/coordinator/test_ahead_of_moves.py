@@ -17,7 +17,7 @@ from malstrom_py.rescale.moves.protocol import (
     Switched,
 )
 from malstrom_py.workers.coordinator import machine as cm
-from malstrom_py.workers.coordinator.topology import Topology
+from malstrom_py.workers.coordinator.machine import Topology
 
 
 def made(

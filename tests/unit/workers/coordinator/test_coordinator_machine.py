@@ -30,7 +30,7 @@ from malstrom_py.rescale.moves.protocol import (
 )
 from malstrom_py.workers.coordinator import machine as ce
 from malstrom_py.workers.coordinator import machine as cm
-from malstrom_py.workers.coordinator.topology import Topology
+from malstrom_py.workers.coordinator.machine import Topology
 from malstrom_py.workers.transport.messages import Connected
 
 TOPOLOGY = Topology(("A", "B"), {"R": ("B",), "Q": ()}, {"S": ("A", "B")})
@@ -115,7 +115,7 @@ def test_r7_the_next_move_is_planned_by_what_the_last_one_took() -> None:
     assert taken[:3] == [16, 31, 6]
     assert sum(taken) == slots // 2
     assert max(taken) > 31
-    assert (machine.keys_moved, machine.bytes_moved) == (len(taken) * 12, len(taken) * (4 << 20))
+    assert (machine.moved.keys, machine.moved.bytes) == (len(taken) * 12, len(taken) * (4 << 20))
     # The next rescale starts with a small move again: state may have grown.
     opening = move_of(request(machine, 0))
     assert (opening.table, opening.more, opening.losing) == (machine.table, True, (1,))
@@ -262,6 +262,16 @@ def test_s2_state_is_packed_while_moves_go_on_and_joiners_and_leavers_are_not_wa
     assert machine.handle(Connected(2))[0] == ce.Send(2, order)
     assert told(machine, PackedAhead("one", 2)) == []
     assert machine.handle(ce.SnapshotWanted("one", "zero")) == [], "it waits for the end of a move (R7)"
+
+
+def test_s2_a_joiner_whose_rescale_was_called_off_packs_nothing(coordinator: cm.CoordinatorMachine) -> None:
+    request(coordinator, 0, 1, 2, 3)
+    coordinator.handle(Connected(2))
+    order = PackAhead("one", None)
+    assert coordinator.handle(order) == [ce.Send(worker, order) for worker in (0, 1, 2)]
+    assert told(coordinator, PackedAhead("one", 0), PackedAhead("one", 1)) == []
+    late = DeadlineError("they did not start", wait="the start", deadline_s=1.0)
+    assert ce.StatePacked("one") in coordinator.handle(ce.RescaleCalledOff(late))
 
 
 def passed(snapshot: str, *workers: int) -> list[Report]:

@@ -20,8 +20,8 @@ from malstrom_py.workers.coordinator.machine import (
     RescaleRequested,
     Send,
     SnapshotWanted,
+    Topology,
 )
-from malstrom_py.workers.coordinator.topology import Topology
 
 
 def machine(workers: int = 2, **parts: int) -> CoordinatorMachine:

@@ -7,11 +7,11 @@ from functools import partial
 from malstrom_py.errors import DeadlineError, MalstromError
 from malstrom_py.rescale.moves.move_sizing import Pacing
 from malstrom_py.rescale.moves.placement import first_table
-from malstrom_py.rescale.moves.protocol import BarrierPassed, PartsPolled, Switched
+from malstrom_py.rescale.moves.protocol import BarrierPassed, Moved, PartsPolled, Switched
 from malstrom_py.workers.coordinator import machine as ce
 from malstrom_py.workers.coordinator import machine as cm
+from malstrom_py.workers.coordinator.machine import Topology
 from malstrom_py.workers.coordinator.rescale_requests import RescaleRequests
-from malstrom_py.workers.coordinator.topology import Topology
 from malstrom_py.workers.reports.job_status import Moving, RescaleReport
 from malstrom_py.workers.transport.messages import Connected
 
@@ -203,10 +203,10 @@ def test_what_joins_does_not_move_yet() -> None:
 
 def test_a_report_counts_the_keys_and_bytes_of_its_own_rescale() -> None:
     requests = Requests().ask("up", 0, 1)
-    requests.machine.keys_moved, requests.machine.bytes_moved = 3, 500
+    requests.machine.moved = Moved(keys=3, bytes=500)
     assert requests.rescales.moving == Moving(1, slots=0, of_slots=4, keys=3, bytes=500)
     requests.go_on().ask("down", 0)
-    requests.machine.keys_moved, requests.machine.bytes_moved = 10, 700
+    requests.machine.moved = Moved(keys=10, bytes=700)
     requests.go_on()
     assert [(report.keys, report.bytes) for _, report in requests.reports] == [(3, 500), (7, 200)]
 
@@ -242,7 +242,7 @@ def test_r10_a_rescale_places_by_the_weights_of_its_request_in_all_of_its_moves(
     weights = [9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     requests._handle(ce.RescaleRequested(members, weights)).go_on()
     ((_, report),) = requests.reports
-    assert requests.machine.table == requests.machine.target_table
+    assert requests.machine.table == requests.machine.rescale.table
     assert sorted(requests.machine.table.count(worker) for worker in members) == [1, 3, 4]
     assert report.imbalance_after == 9.0 / (16.0 / 3)
 
