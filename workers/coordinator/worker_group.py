@@ -120,8 +120,8 @@ class WorkerGroup(Protocol):
         """The workers that orders can be sent to: members, connected joiners, and leavers until `remove`."""
         ...
 
-    def begin(self, begun: RunStart | None) -> None:
-        """Prepare for the run that ``begun`` describes; None without snapshots."""
+    def begin(self, start: RunStart | None) -> None:
+        """Prepare for the run of ``start``; None without snapshots."""
         ...
 
     def start(self, start: StartGroup) -> None:

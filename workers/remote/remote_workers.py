@@ -88,9 +88,9 @@ class RemoteWorkers:
     def workers(self) -> list[int]:
         return list(self._handles)
 
-    def begin(self, begun: RunStart | None) -> None:
-        if begun is not None:
-            self._setup = replace(self._setup, incarnation=begun.incarnation)
+    def begin(self, start: RunStart | None) -> None:
+        if start is not None:
+            self._setup = replace(self._setup, incarnation=start.incarnation)
         # The number of this end is the coordinator's.
         self.wake.transport = self.transport = self._setup.wiring.end(COORDINATOR, incarnation=self._setup.incarnation)
 
