@@ -110,7 +110,7 @@ class RunOptions:
             raise PlanError(f"resume={self.resume!r} names a snapshot, but the job has no snapshots: give snapshots=")
         if isinstance(self.restart, Restart) and self.restart.max_restarts:
             raise PlanError(
-                "restart needs a snapshot to resume from: give the runtime snapshots=mp.Snapshots(uri), or omit restart"
+                "restart needs a snapshot to resume from: give snapshots=mp.Snapshots(uri) as well, or omit restart"
             )
 
 
@@ -136,9 +136,10 @@ def options_of(
     """
     if given is not None and not isinstance(given, RunOptions):
         raise PlanError(f"options must be an mp.RunOptions(…), got {type(given).__name__}")
-    for name in keywords.keys() - known:
-        own = [each for each in signature(runtime).parameters if each != "keywords"]
-        raise PlanError(f"{runtime.__name__} has no option {name!r}{instead_of(name, [*own, *known])}")
+    for name in keywords:
+        if name not in known:
+            own = [each for each in signature(runtime).parameters if each != "keywords"]
+            raise PlanError(f"{runtime.__name__} has no option {name!r}{instead_of(name, [*own, *known])}")
     return replace(given or RunOptions(), **keywords)
 
 

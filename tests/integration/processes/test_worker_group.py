@@ -36,4 +36,5 @@ def test_a_group_keeps_the_contract(tidy: None, check: Callable[[Grouped], None]
 
 
 def test_a_worker_that_dies_is_named(tidy: None) -> None:
-    check_dead_worker_is_named(in_processes(counted(sinks.Memory())), pid_of_1, ") was ended by SIGKILL")
+    grouped = in_processes(counted(sinks.Memory()))
+    assert check_dead_worker_is_named(grouped, pid_of_1, ") was ended by SIGKILL") == 1

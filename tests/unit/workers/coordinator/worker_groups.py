@@ -178,8 +178,10 @@ def check_failed_start_is_an_error(grouped: Grouped) -> None:
     grouped.group.close(failed=True)
 
 
-def check_dead_worker_is_named(grouped: Grouped, pid_of_one: Callable[[Grouped], int], how: str) -> None:
-    """The error of a worker whose process is killed names it, the process, and ``how`` it ended. Not for local ones."""
+def check_dead_worker_is_named(grouped: Grouped, pid_of_one: Callable[[Grouped], int], how: str) -> int | None:
+    """The error of a worker whose process is killed names it, the process, and ``how`` it ended. Not for local ones.
+    Return the worker.
+    """
     grouped.opened(0, 1).group.send(0, Start())
     killed = pid_of_one(grouped)
     os.kill(killed, signal.SIGKILL)
@@ -188,6 +190,7 @@ def check_dead_worker_is_named(grouped: Grouped, pid_of_one: Callable[[Grouped],
     assert str(caught.value).startswith(f"worker {caught.value.peer} died")
     assert f"pid: {killed}{how}" in str(caught.value)
     grouped.group.close(failed=True)
+    return caught.value.peer
 
 
 CONTRACT: Final[Mapping[Callable[[Grouped], None], Any]] = {

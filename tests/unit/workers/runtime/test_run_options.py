@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
 import pytest
@@ -41,7 +43,14 @@ def test_a_runtime_has_few_parameters_of_its_own(runtime: Callable[..., Any]) ->
 def test_an_unknown_option_is_named_with_the_nearest(runtime: Callable[..., Any]) -> None:
     given = {"job": mp.Job("empty")} if runtime is mp.run else {}
     with pytest.raises(mp.PlanError, match=f"{runtime.__name__} has no option 'on_evnt', did you mean 'on_event'"):
-        runtime(**given, on_evnt=print)
+        runtime(**given, on_evnt=print, workrs=2, zzz=1)  # the first in the order of the call
+
+
+def test_the_options_are_a_value() -> None:
+    options = mp.RunOptions(snapshots=SNAPSHOTS, restart=mp.Restart(max_restarts=1), batch=mp.Batching(rows_max=3))
+    assert pickle.loads(pickle.dumps(options)) == copy.deepcopy(options) == options != mp.RunOptions()
+    with pytest.raises(FrozenInstanceError):
+        options.checks = True  # type: ignore[misc]
 
 
 def test_an_option_of_other_runtimes_is_refused() -> None:
