@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+from ast import literal_eval
+from dataclasses import fields
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # Ray brings it, without types
@@ -38,6 +40,13 @@ def test_the_hooks_of_logics_and_the_options_of_ray_are_on_their_pages() -> None
     assert [hook for hook in HOOKS if not re.search(rf"^\| `{hook}\(", page("api"), flags=re.MULTILINE)] == []
     options = {*inspect.signature(mp.RayRuntime).parameters, *RayKeywords.__annotations__} - {"keywords"}
     assert [name for name in options if not re.search(rf"\b{name}\b", page("ray"))] == []
+
+
+def test_the_options_of_a_job_are_in_their_table_with_their_defaults() -> None:
+    table = page("api").partition("### Options of a job\n")[2].partition("\n## ")[0]
+    cells = " ".join(line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `"))
+    shown = {name: literal_eval(default or "None") for name, default in re.findall(r"`(\w+)=([^`]*)`", cells)}
+    assert shown == {field.name: field.default for field in fields(mp.RunOptions)}
 
 
 def test_the_page_of_the_simulator_names_its_hits() -> None:

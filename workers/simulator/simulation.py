@@ -80,8 +80,9 @@ class Simulation:
     listed again is drained when it has nothing more to do and two listings have found no partition. ``snapshots``: the
     store and the interval; None: the seed decides, and the store is in memory; False: no snapshots. ``row_cost_s``: how
     long a worker is busy with a row in a step, by the simulated clock, which then advances by nothing else; workers
-    work at the same time. ``clock``: by default a virtual one. ``checks``: test mode. ``keywords``: some of
-    `RunOptions`; ``autoscale`` needs ``row_cost_s``, and without ``batch`` the seed decides how batches are cut.
+    work at the same time. ``clock``: by default a virtual one. ``checks``: test mode. ``keywords``: of `RunOptions`
+    ``batch`` (without it the seed decides how batches are cut), ``autoscale`` (needs ``row_cost_s``), ``resume``,
+    ``allow_dropped_state``, ``on_event`` and ``redact_errors``.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
