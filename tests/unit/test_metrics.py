@@ -113,12 +113,6 @@ def test_wrong_options_are_refused(options: dict[str, object], said: str) -> Non
         Metrics(**options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [{"metrics": 9464}, {"dashboard": "yes"}, {"dashboard": mp.Metrics()}])
-def test_a_runtime_refuses_what_is_no_observer(wrong: dict[str, object]) -> None:
-    with pytest.raises(mp.PlanError, match="must be"):
-        mp.InProcess(**wrong)  # type: ignore[arg-type]
-
-
 def test_the_final_metrics_are_the_counts_of_the_job() -> None:
     job, out = mp.Job("docs-final-metrics"), sinks.Memory()
     numbers = job.source("in", sources.Memory(range(1000), parts=4))

@@ -15,7 +15,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.errors import FencedError, JobEnded, OperatorError, PlanError, SnapshotError, SourceError
+from malstrom_py.errors import FencedError, JobEnded, OperatorError, SnapshotError, SourceError
 from malstrom_py.rescale.channels.channel import Credit
 from tests.integration.recovery.jobs import Numbered, Row, check_written, key_of, nth, numbered
 
@@ -198,21 +198,6 @@ def test_s3_a_start_that_another_one_has_overtaken_is_fenced_off(tmp_path: Path)
         stale.snapshot()
     with pytest.raises(FencedError, match="has taken over"):
         stale.wait()
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"resume": "yesterday"}, "resume must be"),
-        ({"snapshots": "/data"}, r"snapshots must be mp.Snapshots\(uri\)"),
-        ({"restart": "always"}, 'restart must be "never"'),
-        ({"restart": mp.Restart()}, "restart needs a snapshot"),
-        ({"allow_dropped_state": 1}, "allow_dropped_state must be"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(PlanError, match=says):
-        mp.InProcess(**options)
 
 
 def test_s5_a_part_that_is_gone_is_told_at_once(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def test_a_keyword_wins_over_the_options() -> None:
         ({"allow_dropped_state": None}, "allow_dropped_state must be True or False, got None"),
         ({"on_event": 3}, "on_event must be a function of one event, got int"),
         ({"metrics": 9464}, r"metrics must be an mp.Metrics\(port=…\), got int"),
+        ({"dashboard": mp.Metrics()}, r"dashboard must be True or an mp.Dashboard\(port=…\), got Metrics"),
         ({"dashboard": None}, r"dashboard must be True or an mp.Dashboard\(port=…\), got NoneType"),
         ({"autoscale": 4}, r"autoscale must be an mp.Autoscale\(min=…, max=…\), got int"),
         ({"redact_errors": "yes"}, "redact_errors must be True or False, got 'yes'"),
