@@ -9,7 +9,7 @@ from typing import Any
 
 from malstrom_py.rescale.moves import receiving_machine as region_machine
 from malstrom_py.rescale.moves import sending_machine as switch_machine
-from malstrom_py.workers.coordinator import job_machine, snapshot_machine
+from malstrom_py.workers.coordinator import job_machine
 from malstrom_py.workers.coordinator import machine as coordinator_machine
 from tests.tree import ROOT
 
@@ -22,7 +22,7 @@ MACHINES: dict[str, Transitions] = {
     "region machine": region_machine.TRANSITIONS,
     "switch machine": switch_machine.TRANSITIONS,
     "coordinator machine": coordinator_machine.TRANSITIONS,
-    "snapshot machine": snapshot_machine.TRANSITIONS,
+    "snapshot machine": job_machine.SNAPSHOTS,
     "planned stop": job_machine.STOPS,
 }
 

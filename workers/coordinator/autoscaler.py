@@ -96,13 +96,10 @@ def _lags(sample: Sample) -> dict[tuple[str, str], int]:
 
 
 class Autoscaler:
-    """The autoscaler of ``job``, which emits its decisions in ``events``. Without options it does nothing.
-
-    ``changed`` is called with other options, so that they can be kept.
-    """
+    """The autoscaler of ``job``, which emits its decisions in ``events``. Without options it does nothing."""
 
     def __init__(self, job: str, events: EventLog) -> None:
-        self.changed: Callable[[Autoscale | None], None] = lambda options: None
+        self._changed: Callable[[Autoscale | None], None] | None = None
         self._due_s = inf
         self._is_changed = False
         self._job = job
@@ -118,12 +115,17 @@ class Autoscaler:
 
     # Any thread.
 
-    def set(self, options: Autoscale | None, *, is_start: bool = False) -> None:
-        """Follow these ``options`` from now on; None: do nothing more. ``is_start``: the job starts with them."""
+    def start(self, options: Autoscale | None, changed: Callable[[Autoscale | None], None] | None = None) -> None:
+        """Follow these ``options``, with which the job starts. ``changed`` is called with others, to keep them."""
+        self._options, self._changed = check_autoscale(options), changed
+        self._is_changed = True
+
+    def set(self, options: Autoscale | None) -> None:
+        """Follow these ``options`` from now on; None: do nothing more."""
         self._options = check_autoscale(options)
         self._is_changed = True
-        if not is_start:
-            self.changed(options)
+        if self._changed is not None:
+            self._changed(options)
 
     @property
     def due_s(self) -> float:

@@ -2,19 +2,27 @@
 
 It has two parts: `CoordinatorMachine` for moves and barriers, `SnapshotMachine` for manifests and commits. What one
 part needs of the other passes inside (`PackAhead`, `StatePacked`, `SnapshotWanted`, `BarrierBegun`, `CutMade`), so
-the shell feeds an event and executes effects, and carries nothing between the parts.
+the shell feeds an event and executes effects, and carries nothing between the parts. Every change is in STOPS and
+SNAPSHOTS; nothing here does I/O.
+
+One snapshot at a time, in the order of S3: all artefacts are durable before the manifest is written, the manifest is
+durable before sinks commit, and sinks have committed before the next barrier is injected. A manifest names whole
+chains: the artefacts of this snapshot after the earlier ones (S2, S5).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import InternalError
 from malstrom_py.rescale.moves.protocol import PackAhead
+from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot.manifest import Artefact, Manifest, PartImage, PlanImage
 from malstrom_py.workers.coordinator import machine as moves
-from malstrom_py.workers.coordinator import snapshot_machine as snapshots
 from malstrom_py.workers.coordinator.machine import (
     BarrierBegun,
     CoordinatorMachine,
@@ -23,7 +31,6 @@ from malstrom_py.workers.coordinator.machine import (
     StatePacked,
     Topology,
 )
-from malstrom_py.workers.coordinator.snapshot_machine import SnapshotMachine, SnapshotStarted
 from malstrom_py.workers.transport.messages import Saved
 
 
@@ -71,29 +78,249 @@ WANTED: Final = frozenset({PlannedStop.SUSPEND_WANTED, PlannedStop.RESULT_WANTED
 OPEN: Final = WANTED | {PlannedStop.NONE, PlannedStop.DRAINING}
 """A snapshot may begin."""
 
-_SnapshotEvent = (
-    SnapshotStarted
-    | Saved
-    | snapshots.ManifestStored
-    | snapshots.SinksCommitted
-    | snapshots.Compacted
-    | StatePacked
-    | BarrierBegun
-    | CutMade
-)
-Event = (
-    moves.Event | SnapshotStarted | Saved | snapshots.ManifestStored | snapshots.SinksCommitted | snapshots.Compacted
-)
+
+class SnapshotPhase(StrEnum):
+    """The phase of the current snapshot."""
+
+    IDLE = "idle"
+    PACKING = "packing"
+    WANTED = "wanted"
+    SAVING = "saving"
+    COMMITTING = "committing"
+    PUBLISHING = "publishing"
+
+
+SNAPSHOTS: Final = {
+    (SnapshotPhase.IDLE, "wanted"): SnapshotPhase.PACKING,
+    (SnapshotPhase.IDLE, "last wanted"): SnapshotPhase.WANTED,
+    (SnapshotPhase.PACKING, "state is packed"): SnapshotPhase.WANTED,
+    (SnapshotPhase.WANTED, "barrier ordered"): SnapshotPhase.SAVING,
+    (SnapshotPhase.SAVING, "all saved"): SnapshotPhase.COMMITTING,
+    (SnapshotPhase.COMMITTING, "manifest stored"): SnapshotPhase.PUBLISHING,
+    (SnapshotPhase.PUBLISHING, "sinks have committed"): SnapshotPhase.IDLE,
+}
+"""All changes of the phase of a snapshot. A failed one ends the run, which restarts from the snapshot before (S6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStarted:
+    """Snapshot ``snapshot`` starts. ``last``: workers stop after its barrier."""
+
+    snapshot: SnapshotId
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestStored:
+    """The manifest is durable, and so is the snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinksCommitted:
+    """All sinks have committed the output of the snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """``artefact`` has the content of ``chain`` and replaces it (S2)."""
+
+    chain: tuple[Artefact, ...]
+    artefact: Artefact
+
+
+_OfSnapshot = SnapshotStarted | Saved | ManifestStored | SinksCommitted | Compacted
+_SnapshotEvent = _OfSnapshot | StatePacked | BarrierBegun | CutMade
+
+
+@dataclass(frozen=True, slots=True)
+class StoreManifest:
+    """Complete ``manifest`` with the payloads of sinks and the times, and write it."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSinks:
+    """Let sinks commit: the snapshot is durable."""
+
+    snapshot: SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The snapshot is complete. ``long``: the chains to compact."""
+
+    snapshot: SnapshotId
+    long: tuple[tuple[Artefact, ...], ...]
+
+
+SnapshotEffect = PackAhead | SnapshotWanted | StoreManifest | CommitSinks | Completed
+
+Chains = dict[tuple[str, int], tuple[Artefact, ...]]
+"""(step, worker) -> its artefacts, the full one first."""
+
+
+class SnapshotMachine:
+    """The machine for the snapshots of one incarnation of ``job``; the first manifest has number ``sequence``.
+
+    ``chain_max``: the number of deltas above which a chain is compacted. ``parent``: the snapshot that the job resumes
+    from, and ``chains``: those of its chains that workers may continue.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        plan: PlanImage,
+        *,
+        incarnation: int,
+        sequence: int,
+        chain_max: int,
+        parent: SnapshotId | None = None,
+        chains: Mapping[tuple[str, int], tuple[Artefact, ...]] | None = None,
+    ) -> None:
+        self.phase = SnapshotPhase.IDLE
+        self.parent = parent
+        self._job = job
+        self._plan = plan
+        self._incarnation = incarnation
+        self._sequence = sequence
+        self._chain_max = chain_max
+        self._chains: Chains = dict(chains or {})
+        self._snapshot = SnapshotId("")
+        self._awaited: frozenset[int] = frozenset()
+        self._saved: dict[int, Saved] = {}
+        self._cut_made = False
+
+    def handle(self, event: _SnapshotEvent) -> list[SnapshotEffect]:
+        """Take one event and return the effects, in order."""
+        match event:
+            case SnapshotStarted():
+                self._to("last wanted" if event.last else "wanted")
+                self._snapshot, self._saved, self._cut_made = event.snapshot, {}, False
+                if event.last:  # no batch may come before it: the next one may fail, and it stops all workers anyway
+                    return [SnapshotWanted(event.snapshot, self.parent, last=True)]
+                return [PackAhead(event.snapshot, self.parent)]
+            case StatePacked():
+                self._to("state is packed")
+                return [SnapshotWanted(self._snapshot, self.parent)]
+            case BarrierBegun():
+                self._to("barrier ordered")
+                self._awaited = frozenset(event.members)
+                return []
+            case CutMade():
+                self._require(event.snapshot == self._snapshot, f"a cut for {event.snapshot}")
+                self._cut_made = True
+                return self._maybe_commit()
+            case Saved():
+                return self._worker_saved(event)
+            case ManifestStored():
+                self._to("manifest stored")
+                self._sequence += 1
+                self.parent = self._snapshot
+                return [CommitSinks(self._snapshot)]
+            case SinksCommitted():
+                self._to("sinks have committed")
+                long = (chain for chain in self._chains.values() if len(chain) > self._chain_max)
+                return [Completed(self._snapshot, tuple(long))]
+            case Compacted():
+                return self._compacted(event)
+
+    def paths(self) -> set[str]:
+        """Return the paths of the artefacts that the next manifest may name."""
+        return {artefact.path for chain in self._chains.values() for artefact in chain}
+
+    def _worker_saved(self, saved: Saved) -> list[SnapshotEffect]:
+        self._require(
+            self.phase is SnapshotPhase.SAVING and saved.snapshot == self._snapshot, f"{saved.snapshot} was saved"
+        )
+        self._require(saved.worker in self._awaited, f"worker {saved.worker} is not one of the snapshot")
+        self._require(saved.worker not in self._saved, f"worker {saved.worker} has saved it twice")
+        self._saved[saved.worker] = saved
+        return self._maybe_commit()
+
+    def _maybe_commit(self) -> list[SnapshotEffect]:
+        if not self._cut_made or self._saved.keys() < self._awaited:
+            return []
+        self._to("all saved")
+        self._chains = self._linked()
+        return [StoreManifest(self._manifest())]
+
+    def _linked(self) -> Chains:
+        """Return the chains with the new artefacts appended, without the chains of workers that have left."""
+        chains: Chains = {}
+        for saved in self._saved.values():
+            for artefact in saved.artefacts:
+                place = (artefact.operator, artefact.partition)
+                # What was packed ahead of the barrier in full comes before its own changes.
+                before = chains.get(place) or self._chains.get(place, ())
+                if artefact.kind == "full":
+                    chains[place] = (artefact,)
+                else:
+                    self._require(bool(before), f"a delta of {artefact.path} without the artefact before it")
+                    chains[place] = (*before, artefact)
+        for place, chain in self._chains.items():
+            if place[1] in self._awaited:
+                chains.setdefault(place, chain)  # unchanged since the last snapshot
+        return chains
+
+    def _manifest(self) -> Manifest:
+        return Manifest(
+            job=self._job,
+            id=self._snapshot,
+            sequence=self._sequence,
+            incarnation=self._incarnation,
+            created="",
+            parent=self.parent,
+            workers=len(self._awaited),
+            artefacts=tuple(artefact for _, chain in sorted(self._chains.items()) for artefact in chain),
+            sources=self._merged(lambda saved: saved.sources, lambda image: PartImage(*image)),
+            parts=self._merged(lambda saved: saved.parts, lambda state: state),
+            frontiers=self._frontiers(),
+            sinks={},
+            plan=self._plan,
+        )
+
+    def _merged(
+        self, of: Callable[[Saved], Mapping[str, Mapping[str, Any]]], made: Callable[[Any], Any]
+    ) -> dict[str, dict[str, Any]]:
+        """Return the images of all workers by step and part. No part is on two workers."""
+        merged: dict[str, dict[str, Any]] = {}
+        for saved in self._saved.values():
+            for step, images in of(saved).items():
+                here = merged.setdefault(step, {})
+                for part, image in images.items():
+                    self._require(part not in here, f"part {part!r} of {step!r} is at two workers")
+                    here[part] = made(image)
+        return merged
+
+    def _frontiers(self) -> dict[str, int]:
+        first, *others = self._saved.values()
+        for other in others:
+            self._require(other.frontiers == first.frontiers, "workers have passed different epochs (T3)")
+        return dict(first.frontiers)
+
+    def _compacted(self, event: Compacted) -> list[SnapshotEffect]:
+        """S2: replace the chain in the next manifest, unless the chain has been removed or restarted."""
+        place = (event.artefact.operator, event.artefact.partition)
+        now, length = self._chains.get(place, ()), len(event.chain)
+        if now[:length] == event.chain:
+            self._chains[place] = (event.artefact, *now[length:])
+        return []
+
+    def _to(self, what: str) -> None:
+        key = (self.phase, what)
+        self._require(key in SNAPSHOTS, f"{what} is not expected")
+        self.phase = SNAPSHOTS[key]
+
+    def _require(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise InternalError(f"snapshot {self._snapshot or 'not started'}, {self.phase}: {what}")
+
+
+Event = moves.Event | _OfSnapshot
 
 Effect = (
-    moves.StartWorkers
-    | moves.Send
-    | moves.Ended
-    | BarrierBegun
-    | CutMade
-    | snapshots.StoreManifest
-    | snapshots.CommitSinks
-    | snapshots.Completed
+    moves.StartWorkers | moves.Send | moves.Ended | BarrierBegun | CutMade | StoreManifest | CommitSinks | Completed
 )
 """At `BarrierBegun` and `CutMade` the shell notes the time, and the id under which sinks pre-commit from now on."""
 
@@ -113,6 +340,11 @@ class JobMachine:
         self.moves = moves
         self.snapshots: SnapshotMachine | None = None
         self.stop = PlannedStop.NONE
+
+    def keep_snapshots(self, snapshots: SnapshotMachine) -> SnapshotMachine:
+        """Take the part for snapshots, before the first event."""
+        self.snapshots = snapshots
+        return snapshots
 
     def handle(self, event: Event) -> list[Effect]:
         """Take one event and return the effects, in order."""

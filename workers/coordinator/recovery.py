@@ -142,7 +142,7 @@ def begin(plan: Plan, snapshot_use: SnapshotUse, commits: SinkCommits, clock: Cl
             *(plan.job, warning),
             job=plan.job,
         )
-    commits.incarnation = claim.incarnation
+    commits.claimed(claim.incarnation)
     if snapshot_use.resume == NONE:
         _warn_of_what_stays(checkpointer, commits, plan.job)
     _make_ready(checkpointer, commits, found)
@@ -205,7 +205,7 @@ def _ended(
     read_new_with: Mapping[str, str],
 ) -> RunStart:
     manifest, before = found.manifest, not snapshot_use.is_again
-    commits.incarnation = manifest.incarnation
+    commits.claimed(manifest.incarnation)
     _make_ready(checkpointer, commits, found)
     if before:
         log(

@@ -54,7 +54,7 @@ class SinkCommits:
         self._all = {step.context.step: _Committed(step, sink) for step, sink in given if sink is not None}
         self._steps = {name: one for name, one in self._all.items() if not (deliver and one.sink.commits_in_driver)}
         self.snapshot = fresh_snapshot_id(now_s)
-        self.incarnation = 1
+        self._incarnation = 1
         self._payloads: dict[SnapshotId, dict[str, list[bytes]]] = {}
         self._durable: set[SnapshotId] = set()
         self._done: list[tuple[SnapshotId, str]] = []
@@ -74,6 +74,10 @@ class SinkCommits:
     def contexts(self) -> dict[str, CommitContext]:
         """The context under which each step pre-commits now."""
         return {step: self._context(step, self.snapshot) for step in self._all}
+
+    def claimed(self, incarnation: int) -> None:
+        """Commit as ``incarnation`` of the job, which has claimed it."""
+        self._incarnation = incarnation
 
     def next(self, snapshot: SnapshotId) -> None:
         """Pre-commit under ``snapshot`` from now on: the barrier of the snapshot before it has been injected (S1)."""
@@ -178,7 +182,7 @@ class SinkCommits:
 
     def _context(self, step: str, snapshot: SnapshotId) -> CommitContext:
         stored = self._stored or snapshot in self._durable
-        return CommitContext(self._job, step, snapshot, self.incarnation, stored=stored)
+        return CommitContext(self._job, step, snapshot, self._incarnation, stored=stored)
 
     def _release(self, snapshot: SnapshotId, step: str) -> None:
         for release in self._held.pop((snapshot, step), []):

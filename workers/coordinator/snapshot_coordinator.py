@@ -26,7 +26,7 @@ from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.verification import load_verified
 from malstrom_py.sources.base import Part
 from malstrom_py.state.artefact import merged
-from malstrom_py.workers.coordinator import snapshot_machine as machine
+from malstrom_py.workers.coordinator import job_machine as machine
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.job_machine import OPEN, WANTED, Effect, Event, JobMachine, PlannedStop
 from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade
@@ -89,7 +89,7 @@ class SnapshotCoordinator:
         self._committed = committed
         self._job_machine = job_machine
         self._handle = handle
-        self._machine = job_machine.snapshots = machine.SnapshotMachine(
+        snapshots = machine.SnapshotMachine(
             job,
             plan,
             incarnation=incarnation,
@@ -98,6 +98,7 @@ class SnapshotCoordinator:
             parent=None if begun_from is None else begun_from.manifest.id,
             chains=None if begun_from is None else begun_from.continued,
         )
+        self._machine = job_machine.keep_snapshots(snapshots)
         self._requests: list[SnapshotRequest] = []
         self._answered_by_this: list[SnapshotRequest] = []
         self._now: SnapshotId | None = None
@@ -110,8 +111,7 @@ class SnapshotCoordinator:
         self._paused_s = 0.0
         self._took = (0, 0.0, 0.0)
         self.completed = 0
-        self.is_held = False
-        """Whether no snapshot begins: the code is on trial, and a failure goes back to the snapshot before."""
+        self._is_held = False
         self._last = None if begun_from is None else begun_from.manifest
 
     @property
@@ -145,7 +145,11 @@ class SnapshotCoordinator:
     def _may_begin(self) -> bool:
         """No snapshot follows the one with the result of the job, nor the last one of a stop."""
         is_idle = self._machine.phase is machine.SnapshotPhase.IDLE
-        return is_idle and self._job_machine.stop in OPEN and not self.is_held
+        return is_idle and self._job_machine.stop in OPEN and not self._is_held
+
+    def hold(self, *, held: bool) -> None:
+        """Let no snapshot begin while the code is on trial: a failure goes back to the snapshot before."""
+        self._is_held = held
 
     def ask(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
         """Request a snapshot of everything read by now, and with ``copy_to`` a copy of it there."""

@@ -312,8 +312,7 @@ class CoordinatorActor:
         if self._follows:
             self._follow(failures, clock)
         autoscaler = self._commands.autoscaler
-        autoscaler.set(journal.entry.autoscale_of(setup), is_start=True)
-        autoscaler.changed = journal.autoscaled
+        autoscaler.start(journal.entry.autoscale_of(setup), journal.autoscaled)
         plan = unpack_plan(journal.read_plan() or setup.plan, setup.job, ON_NODES)
         reloads = PersistentReload(plan, journal, setup.files)
         snapshot_use, entry = setup.snapshot_use, journal.entry

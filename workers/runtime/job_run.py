@@ -55,8 +55,12 @@ class JobRun(Generic[G]):
         """Whether it has got as far as to take over the job."""
         self.trial: Trial | None = None
         """The reload whose code this run tries; no snapshot begins before `passed` was called."""
-        self.passed: Callable[[], None] = lambda: None
+        self._passed: Callable[[], None] = lambda: None
         self._enter("opening")
+
+    def try_out(self, trial: Trial | None, passed: Callable[[], None]) -> None:
+        """Try the code of ``trial``, if any, and call ``passed`` when it has proved itself. Call this first."""
+        self.trial, self._passed = trial, passed
 
     def execute(self, until: Callable[[Coordinator[G]], bool] | None = None, until_s: float | None = None) -> RunResult:
         """To its end, or until ``until(coordinator)`` is true after a step, or the clock's time is ``until_s``."""
@@ -203,11 +207,11 @@ class JobRun(Generic[G]):
         """End the trial: the new code has proved itself, or has processed all input."""
         self.trial = None
         self._hold_snapshots(held=False)
-        self.passed()
+        self._passed()
 
     def _hold_snapshots(self, *, held: bool) -> None:
         if self._coordinator.snapshotting is not None:
-            self._coordinator.snapshotting.is_held = held
+            self._coordinator.snapshotting.hold(held=held)
 
     def _undo(self, error: BaseException) -> None:
         """Close the workers and discard uncommitted output; add failures of that as notes to ``error``."""

@@ -146,7 +146,7 @@ class LocalRuntime(Generic[G]):
     def _controlled(self, plan: Plan, commands: CommandQueue, progress: Progress | None) -> Supervisor[JobRun[G]]:
         clock = WakefulClock(commands) if type(self._clock) is SystemClock else self._clock
         warn_of_reading_again(plan, self._snapshot_use)
-        commands.autoscaler.set(self._options.autoscale, is_start=True)
+        commands.autoscaler.start(self._options.autoscale)
         snapshot_use, coordinator, reloads, runs = self._snapshot_use, None, self._reloads(plan), self._runs_of_job()
 
         def make(again: bool, workers: int | None) -> JobRun[G]:

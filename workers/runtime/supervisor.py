@@ -127,7 +127,10 @@ class SupervisedRun(Protocol):
         ...
 
     trial: Trial | None
-    passed: Callable[[], None]
+
+    def try_out(self, trial: Trial | None, passed: Callable[[], None]) -> None:
+        """Try the code of ``trial``, if any, and call ``passed`` when it has proved itself. Call this first."""
+        ...
 
     def execute(self) -> RunResult: ...
 
@@ -225,7 +228,7 @@ class Supervisor(Generic[R]):
         self._commands.recover(run.result(), run.workers, times=0)
         self._again = True
         self.now = self._make(True, run.workers)
-        self.now.trial, self.now.passed = trial, self._passed(trial)
+        self.now.try_out(trial, self._passed(trial))
 
     def _passed(self, trial: Trial | None) -> Callable[[], None]:
         def passed() -> None:

@@ -14,10 +14,10 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from malstrom_py.errors import FencedError, SinkError, SnapshotError
 from malstrom_py.snapshot.store import Range, Store, read_ranges
+from malstrom_py.workers.coordinator.job_machine import SnapshotPhase
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
-from malstrom_py.workers.coordinator.snapshot_machine import SnapshotPhase
 from malstrom_py.workers.engine.background import Done
 from malstrom_py.workers.reports.job_status import SnapshotStatus
 from malstrom_py.workers.simulator.coverage import Coverage

@@ -156,7 +156,7 @@ class Simulation:
         return JobHandle(LocalJob(runs, commands, control=False, observers=observers, redact_errors=redact_errors))
 
     def _runs(self, plan: Plan, commands: CommandQueue) -> _Incarnations:
-        commands.autoscaler.set(self._options.autoscale, is_start=True)
+        commands.autoscaler.start(self._options.autoscale)
         chance, coverage = RandomSchedule(self._seed), Coverage()
         batching, drawn = chance.batching(), chance.snapshots()
         snapshot_use = self._snapshot_use or (SnapshotUse(drawn) if drawn is not None and self._may_keep else None)

@@ -23,9 +23,9 @@ from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.state.ahead import KeptAside, SentKeys
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.state.timers import Timers
+from malstrom_py.workers.coordinator.job_machine import SnapshotMachine
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
-from malstrom_py.workers.coordinator.snapshot_machine import SnapshotMachine
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.idle_sources import IdleSource
 from malstrom_py.workers.engine.region_input import RegionInput

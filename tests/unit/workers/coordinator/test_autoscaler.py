@@ -86,7 +86,7 @@ def log() -> EventLog:
 @pytest.fixture
 def scaler(log: EventLog) -> Autoscaler:
     made = Autoscaler("docs", log)
-    made.set(OPTIONS, is_start=True)
+    made.start(OPTIONS)
     return made
 
 
@@ -253,7 +253,7 @@ def test_workers_of_one_process_take_turns(scaler: Autoscaler) -> None:
 
 def test_other_options_apply_from_then_on_and_are_kept(scaler: Autoscaler) -> None:
     kept: list[Any] = []
-    scaler.changed = kept.append
+    scaler.start(OPTIONS, kept.append)
     run = Run()
     turns(scaler, run, from_s=0, to_s=2)
     scaler.set(None)

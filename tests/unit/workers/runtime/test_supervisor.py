@@ -37,7 +37,9 @@ class Played:
         self.has_begun = has_begun
         self.workers = 3
         self.trial: Trial | None = None
-        self.passed: Callable[[], None] = lambda: None
+
+    def try_out(self, trial: Trial | None, passed: Callable[[], None]) -> None:
+        self.trial = trial
 
     def execute(self) -> RunResult:
         end = self._ends.pop(0)
