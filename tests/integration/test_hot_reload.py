@@ -320,6 +320,41 @@ def test_functions_classes_and_objects_of_the_module_are_exchanged_and_ends_stay
     assert keywords(new, "in")["source"] is keywords(plan, "in")["source"]
 
 
+@pytest.mark.parametrize("kind", ["NamedTuple", "list"])
+def test_an_object_that_is_a_list_or_a_tuple_gets_its_new_class_also_behind_a_method(shop: Shop, kind: str) -> None:
+    limit = f"class Limit({kind}):\n    n: int = 20\n\n    def of(self, number):\n        return number % self.n\n\n\n"
+    given = [
+        ("import time\n", "import time\nfrom functools import partial\nfrom typing import NamedTuple\n"),
+        ("def key_of(number)", f"{limit}def limited(limit, number)"),
+        ("return number % 20", "return limit.of(number)"),
+        ('key_by("key", key_of)', 'key_by("key", partial(limited, (Limit(),)[0])).map("m", Limit().of)'),
+    ]
+    shop.write(*given)
+    plan = _imported_again(shop).make().plan()
+    new = prepared(shop, "key", *given, ("return number % self.n", "return -number"), plan=plan)
+    assert [keywords(each, "key")["fn"](21) for each in (plan, new)] == [1, -21]
+    assert [keywords(each, "m")["fn"](21) for each in (plan, new)] == [1, -21]
+
+
+def test_named_tuples_of_other_modules_have_the_new_functions_and_other_lists_stay(shop: Shop) -> None:
+    given = [
+        (
+            "import time\n",
+            "import time\nfrom functools import partial\nfrom tests.integration.held import Held, Pair\n",
+        ),
+        ("def key_of(number)", "def first(held, number):\n    return held[0](number)\n\n\ndef key_of(number)"),
+        (
+            'key_by("key", key_of)',
+            'key_by("key", partial(first, Pair(key_of, 2))).map("m", partial(first, Held(key_of)))',
+        ),
+    ]
+    shop.write(*given)
+    plan = _imported_again(shop).make().plan()
+    new = prepared(shop, "key", *given, ("return number % 20", "return -number"), plan=plan)
+    assert keywords(new, "key")["fn"](21) == -21
+    assert keywords(new, "m")["fn"](21) == 1
+
+
 def test_a_class_that_cannot_be_that_of_its_object_is_refused(shop: Shop) -> None:
     with pytest.raises(mp.ReloadError, match="cannot have its new class"):
         prepared(shop, "twice", ("class Twice(mp.KeyedLogic):", "class Twice(mp.KeyedLogic, int):"))

@@ -302,7 +302,8 @@ class _Exchange:
         """Return ``value`` with the new functions and classes."""
         if depth == 0:
             return value
-        if (parts := _parts_of(value)) is None:
+        # An object of the user's class gets the new one, also if it is a list or a tuple.
+        if type(value).__module__ in self._modules or (parts := _parts_of(value)) is None:
             return self._part(value)
         given, made_of = parts
         new = [self.of(one, depth - 1) for one in given]
@@ -369,7 +370,8 @@ def _parts_of(value: Any) -> tuple[Sequence[Any], Callable[[Sequence[Any]], Any]
     if isinstance(value, types.MethodType):
         return [value.__self__], lambda new: getattr(new[0], value.__name__)
     if isinstance(value, list | tuple):
-        return value, getattr(type(value), "_make", type(value))
+        kind = type(value)  # another class of lists or tuples may be made in any way, so its object stays
+        return value, kind if kind in {list, tuple} else getattr(kind, "_make", lambda new: value)
     if type(value) is dict:
         return list(value.values()), lambda new: dict(zip(value, new, strict=True))
     if is_dataclass(value) and not isinstance(value, type) and type(value).__module__.startswith("malstrom_py."):

@@ -342,4 +342,9 @@ def find_job(name: str, address: str | None) -> RunningJob:
 
 
 def _seconds(timeout_s: float) -> float:
-    return min(float(checked_seconds(timeout_s, "timeout_s")), TIMEOUT_S_MAX)
+    """Return the timeout of a command.
+
+    >>> _seconds(10**400)
+    100000000.0
+    """
+    return float(min(checked_seconds(timeout_s, "timeout_s"), TIMEOUT_S_MAX))
