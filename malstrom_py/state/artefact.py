@@ -495,7 +495,8 @@ class KeyedEntry(NamedTuple):
 
 
 _TOGETHER: Final = 8192
-"""About how many keys are decoded together."""
+_BYTES_TOGETHER: Final = 1 << 19
+"""About how many keys are decoded together, and how many bytes of their states."""
 
 
 def runs_in(
@@ -513,13 +514,15 @@ def runs_in(
     sizes: list[tuple[int, int]] = []
     names: list[bytes] = []
     entries: list[bytes] = []
+    room = _BYTES_TOGETHER
     order = sorted(wanted if slots is None else wanted.intersection(slots))
     for slot in order:
         found = newest(opened, slot)
         sizes.append((slot, len(found)))
         names += found
         entries += found.values()
-        if len(names) < _TOGETHER and slot != order[-1]:
+        room -= sum(map(len, found.values()))
+        if len(names) < _TOGETHER and room > 0 and slot != order[-1]:
             continue
         keys = codec.decode_each_at_rest(names, step=step)
         try:
@@ -529,7 +532,7 @@ def runs_in(
         keys = _settled(keys, step)
         values, times = decoded_entries(codec, keys, entries, step=step)
         yield sizes, SlotImage(sizes[0][0], keys, values, times)
-        sizes, names, entries = [], [], []
+        sizes, names, entries, room = [], [], [], _BYTES_TOGETHER
 
 
 def _settled(keys: list[Any], step: str) -> list[Any]:

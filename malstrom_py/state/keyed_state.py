@@ -335,14 +335,13 @@ class KeyedState(StepValues):
         parent = barrier.parent if ahead is None else ahead.finish()
         keys, is_full = self.due(parent)
         image = None if isinstance(keys, list) else self.image_of(None if is_full else keys, is_full=is_full)
-        if image is not None:
-            made: bytes | None = column_artefact(image, delta=not is_full, note=remark)
-        else:
-            keys = keys if isinstance(keys, list) else keys.to_pylist()
-            made = self._written(keys, is_full=is_full, remark=remark)
-            if made is None:
-                is_full = True
-                made = self._written(self._held(), is_full=True, remark=remark)
+        made = None if image is None else column_artefact(image, delta=not is_full, note=remark)
+        if made is None:
+            listed = keys if isinstance(keys, list) else keys.to_pylist()
+            made = self._written(listed, is_full=is_full, remark=remark)
+        if made is None:
+            is_full = True
+            made = self._written(self._held(), is_full=True, remark=remark)
         if made is None:
             raise InternalError(f"step {self.step!r}: its keys have no names in a new chain")
         self._packed = () if is_full or ahead is None else ahead.parts
@@ -421,10 +420,10 @@ class KeyedState(StepValues):
     def snapshot(self) -> bytes:
         """Return all state as a full artefact of one slot, for a step whose keys are on no other worker."""
         keys = self._held()
-        values = self.values_of(keys)
-        entries = encoded_entries(self._codec, keys, values, self._times_of(keys, values), step=self.step)
-        forms = self._codec.encode_each_at_rest(keys, step=self.step, keys=keys)
-        return artefact({0: (forms, entries)} if keys else {}, delta=False)
+        values, codec, step = self.values_of(keys), self._codec, self.step
+        entries = encoded_entries(codec, keys, values, self._times_of(keys, values), step=step)
+        rows = (codec.encode_each_at_rest(keys, step=step, keys=keys), entries)
+        return artefact({0: rows} if keys else {}, delta=False)
 
     def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
         """Install the result of `snapshot`, for the keys that are ``owned`` here (S5: any N restores on any M)."""
@@ -578,7 +577,8 @@ class KeyedState(StepValues):
 
     def _take_in(self, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Times], how: str) -> None:
         held: set[Any] = set()
-        self.interrogate(AnyOf(set(keys)), held)
+        if self.values or self.has_times:
+            self.interrogate(AnyOf(set(keys)), held)
         for key in held:
             raise InternalError(f"step {self.step!r}: state of key {shown(key)} was {how}")
         self.note(keys)
