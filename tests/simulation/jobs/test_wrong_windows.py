@@ -120,13 +120,13 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     "a pane is lost in a delta": WrongProtocol(((Panes, "many", one_pane_lost),), seed=22, shape="panes"),
     "what is added is not in a delta": WrongProtocol(((WindowOperator, "changes", unnoted),), seed=15, shape="panes"),
     "a session takes what is at its gap": WrongProtocol(((SessionWindows, "add", not_joined),), shape="panes"),
-    "a window closes too early": WrongProtocol(((TimeWindows, "close", at_the_frontier),), seed=31, shape="panes"),
+    "a window closes too early": WrongProtocol(((TimeWindows, "close", at_the_frontier),), seed=45, shape="panes"),
     "windows that were sent are open again": WrongProtocol(
-        ((TimeWindows, "continue_at", reached_again),), seed=84, shape="panes"
+        ((TimeWindows, "continue_at", reached_again),), seed=104, shape="panes"
     ),
     "windows by number are lost at the end": WrongProtocol(((CountWindows, "close", nothing),), seed=1, shape="panes"),
     "timers of the clock do not move": WrongProtocol(
-        ((KeyedState, "_take_times", clock_left),), seed=25, shape="clocked"
+        ((KeyedState, "_take_times", clock_left),), seed=38, shape="clocked"
     ),
     "the end of a state does not move": WrongProtocol(((KeyedState, "_take_times", ends_lost),), seed=100, shape="ttl"),
     "a state lives too long": WrongProtocol(((Expiry, "lives", too_long),), seed=36, shape="ttl"),
