@@ -3,11 +3,10 @@
 Each end is a protocol with two implementations: `RemoteOutbound` and `RemoteInbound` are the ends of a channel to
 another worker, `Loopback` is both ends of the channel of a worker to itself. F1: a channel is FIFO, and a frame of an
 old incarnation is never processed. The stream of all messages between two workers numbers and checks them, frames
-included, so a frame needs no number. F2: data needs credit in rows and bytes, both above zero. A batch may take the
-credit below zero, so a batch larger than the credit passes, alone. Of columns as many rows may be in flight as one
-batch may have, if that is more. An epoch costs one row of credit, or epochs would fill the queue of a slow worker that
-gets no rows. Frames without credit wait in the backlog, and so do all frames after them. Below the credit is the
-*window*, in rows: the number of rows that the receiver processes in a
+included, so a frame needs no number. F2: data needs credit in rows and bytes, both above zero. A batch
+may take the credit below zero, so a batch larger than the credit passes, alone. An epoch costs one row of credit, or
+epochs would fill the queue of a slow worker that gets no rows. Frames without credit wait in the backlog, and so do all
+frames after them. Below the credit is the *window*, in rows: the number of rows that the receiver processes in a
 fraction of a second. Each grant carries the window. It is measured in time, so that a barrier waits for few rows at any
 speed. While the speed of a new receiver is unknown, at most twice the rows that it has processed may be in flight.
 """
@@ -325,7 +324,7 @@ class RemoteOutbound(OutboundBuffer):
         self._encode = encode
         self._incarnation = incarnation
         self._rows, self._size = credit.rows, credit.size
-        self._credit = self._flight_max = credit.rows
+        self._credit = credit.rows
         self._trust = trust
         self._rows_max = rows_max
         self._columns_rows_max = columns_rows_max
@@ -334,7 +333,7 @@ class RemoteOutbound(OutboundBuffer):
         self.window = OPEN
         """The window of the last grant, in rows."""
         self._share = OPEN
-        self._set_rows_kept()
+        self._rows_kept = max(0, credit.rows - trust)
         self._row_bytes = 1.0
         self._epochs: list[PlacedEpoch] = []
         self._backlog: deque[Frame] = deque()
@@ -369,9 +368,6 @@ class RemoteOutbound(OutboundBuffer):
             return
         payload, size = None, 0
         if rows:
-            # As many rows of columns as one batch may have: else each frame would wait for the one before it.
-            self._flight_max = max(self._credit, self._columns_rows_max) if self._columns else self._credit
-            self._set_rows_kept()
             payload = self._encode(self.emptied())
             size = len(payload)
             self.sent_bytes += size
@@ -396,10 +392,10 @@ class RemoteOutbound(OutboundBuffer):
         if grant.incarnation == self._incarnation:
             self._rows += grant.rows
             self._size += grant.size
-            if self._trust < self._flight_max:
+            if self._trust < self._credit:
                 self._trust += 2 * grant.rows
             self.window, self._share = grant.window, share_of(grant.window)
-            self._set_rows_kept()
+            self._rows_kept = max(0, self._credit - min(self._trust, grant.window))
 
     def close(self) -> None:
         """Check that nothing is left: the receiver has left (R8)."""
@@ -424,15 +420,11 @@ class RemoteOutbound(OutboundBuffer):
 
     @property
     def waits_for_time(self) -> bool:
-        has_rows = self._rows > self._credit - self._flight_max
-        return bool(self._backlog) and not self._has_credit and has_rows and self._size > 0
+        return bool(self._backlog) and not self._has_credit and self._rows > 0 and self._size > 0
 
     @property
     def _has_credit(self) -> bool:
         return self._rows > self._rows_kept and self._size > 0
-
-    def _set_rows_kept(self) -> None:
-        self._rows_kept = self._credit - min(self._flight_max, self._trust, self.window)
 
 
 GATHERED_ROWS: Final = 8

@@ -28,8 +28,8 @@ class Batching:
     size of a batch to another worker. ``linger_s``: how long rows for another worker wait for more, and how long an
     empty partition is not polled; a worker process with little to do waits twice as long, at most 10 ms. ``credit``:
     rows and bytes that may be in flight on one channel between two workers (F2). ``columns_rows_max``: rows per poll,
-    and per batch to another worker, if all steps from a source to its exchange or sink take columns (larger batches of
-    columns are faster); as many may be in flight on one channel, if that is more than the credit.
+    and per batch to another worker, if all steps from a source to its exchange or sink take columns: larger batches of
+    columns are faster.
 
     >>> Batching(rows_max=256).linger_s
     0.005

@@ -54,7 +54,6 @@ class Line:
 
     ``epochs``: those since the last marker; ``closed``: those of each version before it. ``silent``: parts are handed
     over, and the marker has not been sent (R2). ``owed``: rows and bytes that were sent and not granted back (F2).
-    ``rows_max``: below so many more rows may be sent; for columns that is ``columns_rows_max`` if it is more.
     """
 
     name: str
@@ -65,8 +64,6 @@ class Line:
     silent: bool = False
     is_over: bool = False
     credit: Credit = field(default_factory=Credit)
-    columns_rows_max: int = 0
-    rows_max: int = 0
     owed_rows: int = 0
     owed_size: int = 0
 
@@ -139,9 +136,8 @@ class ProtocolWatch:
         right(exchange, member)
         name, members = f"{exchange.name} from {exchange._worker} to {member}", exchange._members
         joins = exchange._worker not in members or member not in members
-        credit, columns = exchange._batching.credit, exchange._batching.columns_rows_max
-        line = Line(name, exchange.version, joins=joins, credit=credit, columns_rows_max=columns)
-        self._lines[exchange.remote[member]] = line
+        credit = exchange._batching.credit
+        self._lines[exchange.remote[member]] = Line(name, exchange.version, joins=joins, credit=credit)
 
     def put(self, right: Watch, channel: Any, *given: Any) -> None:
         """Rows go to a worker, in the order in which they are put."""
@@ -168,8 +164,6 @@ class ProtocolWatch:
     def framed(self, right: Watch, channel: RemoteOutbound) -> None:
         """Rows are sent by the version of the last marker."""
         before, line = len(channel._backlog), self._lines.get(channel)
-        if line is not None and channel.buffered_rows:
-            line.rows_max = max(line.credit.rows, line.columns_rows_max if channel._columns else 0)
         right(channel)
         if line is None:
             return
@@ -237,8 +231,7 @@ class ProtocolWatch:
         line = self._lines[channel]
         for frame in frames:
             if frame.control is None:
-                rows_max = line.rows_max or line.credit.rows
-                within = line.owed_rows < rows_max and line.owed_size < line.credit.size
+                within = line.owed_rows < line.credit.rows and line.owed_size < line.credit.size
                 self.require(within, f"channel {line.name}: {line.owed_rows} rows are in flight, and more follow (F2)")
             line.owed_rows += frame.cost
             line.owed_size += frame.size

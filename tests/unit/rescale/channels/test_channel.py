@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import Epoch
 from malstrom_py.errors import InternalError
 from malstrom_py.rescale.channels.channel import (
@@ -291,29 +290,6 @@ def test_f2_no_more_than_the_credit_and_one_batch_is_ever_under_way(
     while len(into) or out.backlogged:
         carry(take=True)
     assert taken == sent
-
-
-def test_f2_of_columns_as_many_rows_as_a_batch_may_have_are_under_way() -> None:
-    credit = Credit(rows=3, size=1 << 20)
-    out = RemoteOutbound(CHANNEL, lambda batch: bytes(len(batch)), 3, credit, columns_rows_max=8, trust=4)
-    columns = ColumnBatch(pa.record_batch({"n": [1, 2]}), keys=[1, 2])
-
-    def let_out(*batches: Batch) -> list[int]:
-        for batch in batches:
-            out.put(batch)
-            out.flush()
-        return rows_of(out.take())
-
-    assert let_out(*[columns] * 9) == [2, 2]  # the receiver has not processed any
-    out.grant(Grant(CHANNEL, 3, 4, 0))
-    assert let_out() == [2, 2, 2, 2]
-    assert not out.waits_for_time
-    out.grant(Grant(CHANNEL, 3, 4, 0, window=6))
-    assert let_out() == [2]
-    assert out.waits_for_time
-    out.grant(Grant(CHANNEL, 3, 6, 0))
-    assert let_out(Batch([1, 2], keys=[1, 2]), Batch([3], keys=[3])) == [2, 2]
-    assert out.backlogged  # of rows the credit
 
 
 @pytest.mark.parametrize("last", [Batch([3]), Epoch(7)], ids=repr)
