@@ -3,7 +3,8 @@
 Rule: a round packs what a barrier would write at its beginning, and is to the next round as a snapshot to the one after
 it: what changes from its beginning on is noted and belongs to the next round, of which the barrier's own is the last.
 So the newest entry of a key, of all rounds and the barrier, is its state at the barrier, also if it changed between
-two steps of a round. The rounds end when little is left, or when they do not become smaller.
+two steps of a round. The rounds end when little is left, or when they do not become smaller. While the barrier waits
+for other workers, or passes other steps, small ones go on.
 """
 
 from __future__ import annotations
@@ -44,6 +45,16 @@ _LEFT: Final = 1
 """What is left to the barrier is at most as much as is packed between so many batches."""
 
 _ROUNDS: Final = 12
+"""With so many rounds packing has ended, but for small ones."""
+
+_FEW: Final = 4
+"""A round is small if it takes at most so many steps."""
+
+_COLUMN_ROUNDS: Final = 64
+"""So many rounds of columns at most, because each is in memory until the snapshot has been written."""
+
+RowsBySlot = dict[int, dict[bytes, bytes]]
+"""Slot -> stored form of a key -> its entry."""
 
 
 class PackedPart(NamedTuple):
@@ -68,6 +79,11 @@ class Packable(Protocol):
     @property
     def changes(self) -> Changes:
         """The log of changes."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many keys have a value."""
         ...
 
     def due(self, parent: str | None) -> tuple[list[Any] | pa.Array, bool]:
@@ -112,6 +128,8 @@ class AheadOfBarrier:
         keys, size = state.sampled_bytes(8, 1 << 16)
         self._bytes_per_key = size // keys if keys else 0
         self._sizes: list[int] = []
+        self._has_passed = False
+        self._later: RowsBySlot | None = None  # of the last part, if that has changes in rows
         self.is_behind = False
         self._round: Iterator[None] | None = self._packed()
         self.parts: list[PackedPart] = []
@@ -119,17 +137,43 @@ class AheadOfBarrier:
     @property
     def under_way(self) -> bool:
         """Whether something is to be packed before the barrier."""
-        return self._round is not None or self._pays_again()
+        return not self._has_passed and (self._round is not None or self._pays_again())
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the first round is under way."""
+        return self._round is not None and len(self._sizes) < 2
+
+    def keep_small(self) -> None:
+        """Begin a round if what has changed since the last one has become much: the barrier waits for others.
+
+        Rounds that were given up begin again only if few keys have changed. State that has come since there was little
+        gets its first round.
+        """
+        if self._round is not None or self._has_passed:
+            return
+        changes = self._state.changes
+        self._state.note_flagged()
+        if changes.noted is None:
+            if len(self._sizes) < _ROUNDS and self._is_much(self._state.size):
+                self._round = self._packed()
+        elif self._is_much(changes.count) and (not self.parts or self._is_little(changes.count)):
+            self._round = self._packed()
 
     def _pays_again(self) -> bool:
         """Whether a next round has much to do; and less than the last one, if that came before batches."""
         changed, sizes = self._state.changes.count, self._sizes
-        if not self.parts or len(sizes) == _ROUNDS or not self._is_much(changed):
+        if not self.parts or len(sizes) >= _ROUNDS or not self._is_much(changed):
             return False
         return self._state.changes.noted is not None and not (self.is_behind and 4 * changed > 3 * sizes[-1])
 
     def _is_much(self, keys: int) -> bool:
         return keys > _LEFT * (self._at_once - 1) or keys * self._bytes_per_key > _LEFT * _BYTES
+
+    def _is_little(self, keys: int) -> bool:
+        is_rows = self._at_once == self._keys
+        goes_on = is_rows or len(self._sizes) < _COLUMN_ROUNDS
+        return goes_on and keys <= _FEW * self._at_once and keys * self._bytes_per_key <= _FEW * _BYTES
 
     def next(self) -> None:
         """Pack the next keys. Requires `under_way`."""
@@ -140,9 +184,10 @@ class AheadOfBarrier:
         self._round = None
 
     def finish(self) -> str | None:
-        """Finish the round, and return the snapshot or round that the barrier's own changes are relative to."""
+        """Finish the last round, and return the snapshot or round that the barrier's own changes are relative to."""
         while self._round is not None:
             self.next()
+        self._has_passed = True  # the next changes belong to the next snapshot
         return self._parent
 
     def _packed(self) -> Iterator[None]:
@@ -155,6 +200,8 @@ class AheadOfBarrier:
         self._state.round_begun(self._parent)
         self.is_behind = self.is_behind or (bool(self._sizes) and 2 * len(keys) > self._sizes[-1])
         self._sizes.append(len(keys))
+        if is_full:  # what was packed before is older than all of this
+            self.parts, self._later = [], None
         yield from self._rows(keys, is_full) if isinstance(keys, list) else self._columns(keys, is_full)
 
     def _rows(self, keys: list[Any], is_full: bool) -> Iterator[None]:
@@ -170,6 +217,8 @@ class AheadOfBarrier:
             yield
         if is_full:
             changes.begin_names(mixed=mixed)
+        # Rounds of changes are one part, so that no key is in memory once for each round.
+        later: RowsBySlot = {} if self._later is None else self._later
         blocks: list[Written] = []
         room_keys, room_bytes = self._keys, _BYTES
         for slot in sorted(by_slot):
@@ -189,9 +238,15 @@ class AheadOfBarrier:
                 if room_keys <= 0 or room_bytes <= 0:
                     room_keys, room_bytes = self._keys, _BYTES
                     yield
-            if forms:
+            if forms and is_full:
                 blocks.append(row_block(slot, forms, entries))
-        self.parts.append(PackedPart(not is_full, partial(in_pieces, blocks, delta=not is_full)))
+            elif forms:
+                later.setdefault(slot, {}).update(zip(forms, entries, strict=True))
+        if is_full:
+            self.parts.append(PackedPart(False, partial(in_pieces, blocks, delta=False)))
+        elif self._later is None:
+            self._later = later
+            self.parts.append(PackedPart(True, partial(_delta_of, later)))
 
     def _columns(self, keys: pa.Array, is_full: bool) -> Iterator[None]:
         """Pack a column of keys; as rows if the state is no longer in arrays, or its parts differ in type."""
@@ -205,6 +260,7 @@ class AheadOfBarrier:
             images.append(image)
             yield
         self._state.note_flagged()  # so that it is known whether another round pays
+        self._later = None
         self.parts.append(PackedPart(not is_full, partial(_joined_artefact, images, not is_full)))
 
 
@@ -219,6 +275,11 @@ def split(parts: Sequence[PackedPart], state: bytes) -> list[Stored]:
         return full
     last = merged_deltas(deltas) if len(deltas) > 1 else state
     return [*full, Stored(is_delta(last), [last])]
+
+
+def _delta_of(rows: RowsBySlot) -> list[bytes]:
+    blocks = [row_block(slot, found.keys(), found.values()) for slot, found in sorted(rows.items())]
+    return in_pieces(blocks, delta=True)
 
 
 def _is_blank(data: bytes) -> bool:

@@ -350,6 +350,11 @@ class KeyedState(StepValues):
         self._note_timers(self.changes)
         return made
 
+    @property
+    def size(self) -> int:
+        """How many keys have a value."""
+        return len(self.values)
+
     def due(self, parent: str | None) -> tuple[list[Any] | pa.Array, bool]:
         """Return the keys that a barrier with ``parent`` would write, and whether these are all with state."""
         self.note_flagged()

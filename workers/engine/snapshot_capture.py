@@ -63,7 +63,7 @@ class PackingAhead:
         states = [state for state in found if state is not None and state.tracked]
         self._snapshot = order.snapshot
         self._states = [state.pack_ahead(order.snapshot, order.parent, keys_max=keys_max) for state in states]
-        self._is_reported = False
+        self._is_reported = self._has_looked = False
         self._turn = 0
 
     @property
@@ -72,19 +72,38 @@ class PackingAhead:
         return not self._is_reported or any(state.under_way for state in self._states)
 
     def comes_first(self) -> bool:
-        """Return whether this turn of the worker is for packing alone, as state changes as fast as this packs it."""
+        """Return whether this turn of the worker is for packing alone, as state changes as fast as this packs it.
+
+        Not while other workers are waited for: batches wait as long then.
+        """
+        if self._is_reported:
+            self._keep_small()
+            return False
         self._turn = (self._turn + 1) % _TURNS
         return self._turn != 0 and any(state.is_behind and state.under_way for state in self._states)
 
     def next(self, worker: int) -> PackedAhead | None:
         """Pack the next keys of a step. Return the report of ``worker`` once little is left to the barrier."""
-        state = next((state for state in self._states if state.under_way), None)
+        state = self._next_state()
+        if state is None and not self._has_looked:
+            self._has_looked = True
+            self._keep_small()  # what has changed while other states were packed
+            state = self._next_state()
         if state is not None:
             state.next()
         elif not self._is_reported:
             self._is_reported = True
             return PackedAhead(self._snapshot, worker)
         return None
+
+    def _next_state(self) -> AheadOfBarrier | None:
+        """Return the state to pack: all states for the first time, before what has changed meanwhile is packed."""
+        due = [state for state in self._states if state.under_way]
+        return next((state for state in due if state.is_first), due[0] if due else None)
+
+    def _keep_small(self) -> None:
+        for state in self._states:
+            state.keep_small()
 
 
 class SnapshotCapture:

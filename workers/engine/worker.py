@@ -575,7 +575,7 @@ class Worker:
         """Pack some state ahead of a barrier, or make the image at one that has passed."""
         if self._cutting is not None:
             self._maybe_cut(self._cutting)
-        elif self._packing is not None and self._packing.under_way:
+        if self._packing is not None and self._packing.under_way:
             report = self._packing.next(self.id)
             if report is not None:
                 self._messages.append((COORDINATOR, report))

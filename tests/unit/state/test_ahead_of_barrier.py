@@ -12,6 +12,7 @@ import pytest
 from malstrom_py import agg
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier
+from malstrom_py.state import change_log
 from malstrom_py.state.ahead_of_barrier import AheadOfBarrier, split
 from malstrom_py.state.artefact import contents, entries_in, is_delta
 from malstrom_py.state.figure_states import FigureStates, shape_of_one
@@ -146,3 +147,83 @@ def test_s2_the_barrier_packs_what_has_changed_and_the_rounds_end() -> None:
     (last,) = artefacts(state, "s1", "s0")
     assert sum(len(keys) for _, (keys, _) in contents(last)) == 1
     assert stored([full, delta, last]) == held(state)
+
+
+def test_s2_changes_that_were_packed_are_older_than_all_state_that_was_packed_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(change_log, "SPARE", 30)
+    state = tracked(lambda: FigureStates([agg.sum("n")], shape_of_one()))
+    values: Any = state.values
+
+    def add(first: int, last: int, number: int) -> None:
+        column = pa.array(range(first, last))
+        values.groups.fold(column, [pa.array([number] * len(column))])
+
+    add(0, 20, 1)
+    chain = artefacts(state, "s0", None)
+    ahead = state.pack_ahead("s1", "s0", keys_max=1)
+    add(0, 20, 10)
+    assert packed(ahead) > 20
+    for number in range(5):  # so many changes that all state is written
+        add(0, 20, 100 + number)
+        state.note_flagged()
+    add(0, 20, 1000)
+    ahead.keep_small()
+    assert packed(ahead) > 20
+    add(3, 4, 1)
+    made = artefacts(state, "s1", "s0")
+    assert [is_delta(one) for one in made] == [False, True], "and not what was packed first"
+    assert stored(made) == held(state)
+    assert stored(chain)
+
+
+def hot(state: KeyedState, keys: int, number: int) -> None:
+    for key in range(keys):
+        put(state, key, number)
+
+
+def test_s2_what_is_left_stays_small_while_the_barrier_waits_for_others() -> None:
+    state = tracked()
+    for key in range(5000):
+        put(state, key, key)
+    ahead = state.pack_ahead("s0", None, keys_max=100)
+    packed(ahead)
+    for number in range(300):
+        hot(state, 150, number)
+        ahead.keep_small()
+        if ahead.under_way:
+            ahead.next()
+    assert len(ahead.parts) == 2, "rounds of changes are one part"
+    assert state.changes.count <= 150
+    hot(state, 10, -1)
+    full, delta = artefacts(state, "s0", None)
+    assert stored([full, delta]) == held(state)
+    assert sum(len(keys) for _, (keys, _) in contents(delta)) == 150
+
+
+def test_s2_state_that_comes_while_the_barrier_waits_is_packed() -> None:
+    state = tracked()
+    ahead = state.pack_ahead("s0", None, keys_max=10)
+    assert packed(ahead) == 1
+    for key in range(1000):
+        put(state, key, key)
+    ahead.keep_small()
+    assert packed(ahead) > 100
+    (full,) = artefacts(state, "s0", None)
+    assert stored([full]) == held(state)
+
+
+def test_s2_after_its_barrier_nothing_of_a_state_is_packed() -> None:
+    state = tracked()
+    for key in range(1000):
+        put(state, key, key)
+    ahead = state.pack_ahead("s0", None, keys_max=10)
+    packed(ahead)
+    chain = artefacts(state, "s0", None)
+    for key in range(500):
+        put(state, key, -key)
+    ahead.keep_small()
+    assert not ahead.under_way
+    chain += artefacts(state, "s1", "s0")
+    assert stored(chain) == held(state)
