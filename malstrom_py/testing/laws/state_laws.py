@@ -232,9 +232,10 @@ class _DeltaRun:
 
 
 def _pack(packing: Sequence[AheadOfBarrier], steps: int) -> None:
-    """Pack the next keys of each, up to ``steps`` times."""
+    """Pack the next keys of each, up to ``steps`` times, and what has changed meanwhile."""
     for one in packing:
         for _ in range(steps):
+            one.keep_small()
             if one.under_way:
                 one.next()
 
