@@ -10,7 +10,7 @@ for other workers, or passes other steps, small ones go on.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -83,11 +83,22 @@ class Packable(Protocol):
 
     @property
     def size(self) -> int:
-        """How many keys have a value."""
+        """About how many keys have state."""
         ...
 
-    def due(self, parent: str | None) -> tuple[list[Any] | pa.Array, bool]:
-        """Return the keys that a barrier with ``parent`` would write, and whether these are all keys with state."""
+    def due(self, parent: str | None, *, listed: bool = True) -> tuple[list[Any] | pa.Array, bool]:
+        """Return the keys that a barrier with ``parent`` would write, and whether these are all keys with state.
+
+        Unless ``listed`` all are maybe some without state too, and without those that only have timers.
+        """
+        ...
+
+    def timed_keys(self) -> list[Any]:
+        """Return the keys that have timers, maybe twice."""
+        ...
+
+    def without_values(self, keys: list[Any]) -> list[Any]:
+        """Return those of ``keys`` that have no value."""
         ...
 
     def note_flagged(self) -> None:
@@ -192,14 +203,15 @@ class AheadOfBarrier:
 
     def _packed(self) -> Iterator[None]:
         """Pack one round, step by step."""
-        keys, is_full = self._state.due(self._parent)
+        keys, is_full = self._state.due(self._parent, listed=False)
         self._at_once = self._keys if isinstance(keys, list) else self._column_keys
-        if not self._is_much(len(keys)):
+        size = self._state.size if is_full else len(keys)
+        if not self._is_much(size):
             return
         self._parent = f"{self._snapshot} {len(self._sizes)}"
         self._state.round_begun(self._parent)
-        self.is_behind = self.is_behind or (bool(self._sizes) and 2 * len(keys) > self._sizes[-1])
-        self._sizes.append(len(keys))
+        self.is_behind = self.is_behind or (bool(self._sizes) and 2 * size > self._sizes[-1])
+        self._sizes.append(size)
         if is_full:  # what was packed before is older than all of this
             self.parts, self._later = [], None
         yield from self._rows(keys, is_full) if isinstance(keys, list) else self._columns(keys, is_full)
@@ -207,14 +219,7 @@ class AheadOfBarrier:
     def _rows(self, keys: list[Any], is_full: bool) -> Iterator[None]:
         """Pack keys slot by slot. If the chain has no names for them the barrier writes all state."""
         changes = self._state.changes
-        by_slot: dict[int, list[Any]] = defaultdict(list)
-        mixed = False
-        for start in range(0, len(keys), _LISTED):
-            some = keys[start : start + _LISTED]
-            for slot, key in zip(changes.slots_of(some), some, strict=True):
-                by_slot[slot].append(key)
-            mixed = mixed or not alike(some)
-            yield
+        by_slot, mixed = yield from self._by_slot(keys, is_full)
         if is_full:
             changes.begin_names(mixed=mixed)
         # Rounds of changes are one part, so that no key is in memory once for each round.
@@ -222,7 +227,7 @@ class AheadOfBarrier:
         blocks: list[Written] = []
         room_keys, room_bytes = self._keys, _BYTES
         for slot in sorted(by_slot):
-            left, forms, entries = by_slot.pop(slot), list[bytes](), list[bytes]()
+            left, forms, entries = list(by_slot.pop(slot)), list[bytes](), list[bytes]()
             while left:
                 fitting = max(1, min(room_keys, room_bytes // max(1, self._bytes_per_key)))
                 some, left = left[:fitting], left[fitting:]
@@ -247,6 +252,26 @@ class AheadOfBarrier:
         elif self._later is None:
             self._later = later
             self.parts.append(PackedPart(True, partial(_delta_of, later)))
+
+    def _by_slot(
+        self, keys: list[Any], is_full: bool
+    ) -> Generator[None, None, tuple[dict[int, dict[Any, None]], bool]]:
+        """Return by slot ``keys``, if ``is_full`` also those with timers alone; and whether they are not `alike`."""
+        slots_of, mixed = self._state.changes.slots_of, False
+        by_slot: dict[int, dict[Any, None]] = defaultdict(dict)
+        for only_timers in (False, True) if is_full else (False,):
+            if only_timers:
+                keys = self._state.timed_keys()
+                yield
+            for start in range(0, len(keys), _LISTED):
+                some = keys[start : start + _LISTED]
+                if only_timers:
+                    some = self._state.without_values(some)
+                for slot, key in zip(slots_of(some), some, strict=True):
+                    by_slot[slot][key] = None
+                mixed = mixed or not alike(some)
+                yield
+        return by_slot, mixed
 
     def _columns(self, keys: pa.Array, is_full: bool) -> Iterator[None]:
         """Pack a column of keys; as rows if the state is no longer in arrays, or its parts differ in type."""

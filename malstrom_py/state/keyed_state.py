@@ -352,11 +352,14 @@ class KeyedState(StepValues):
 
     @property
     def size(self) -> int:
-        """How many keys have a value."""
-        return len(self.values)
+        """About how many keys have state."""
+        return max(len(self.values), len(self.timers.keys()), len(self.clock_timers.keys()))
 
-    def due(self, parent: str | None) -> tuple[list[Any] | pa.Array, bool]:
-        """Return the keys that a barrier with ``parent`` would write, and whether these are all with state."""
+    def due(self, parent: str | None, *, listed: bool = True) -> tuple[list[Any] | pa.Array, bool]:
+        """Return the keys that a barrier with ``parent`` would write, and whether these are all with state.
+
+        Unless ``listed`` all are the keys of values, also of those that are None, which takes a fraction of the time.
+        """
         self.note_flagged()
         changes, values = self.changes, self._columns()
         with suppress(NotColumnar):
@@ -364,7 +367,17 @@ class KeyedState(StepValues):
             if values is not None and changes.as_columns(full=of_column is None):
                 return values.key_column() if of_column is None else of_column, of_column is None
         due = changes.due(parent)
-        return (self._held(), True) if due is None else (list(due), False)
+        if due is not None:
+            return list(due), False
+        return self._held() if listed else list(self.values), True
+
+    def timed_keys(self) -> list[Any]:
+        """Return the keys that have timers, maybe twice."""
+        return list(self._woken())
+
+    def without_values(self, keys: list[Any]) -> list[Any]:
+        """Return those of ``keys`` that have no value."""
+        return list(compress(keys, map(is_, self.values_of(keys), repeat(None))))
 
     def note_flagged(self) -> None:
         """Note the changes that values have flagged, and that were not noted."""
@@ -516,7 +529,7 @@ class KeyedState(StepValues):
         """Return the keys with state, in the order in which they got it (that of a set differs by process)."""
         held = list(self.with_values())
         woken = list(dict.fromkeys(self._woken()))
-        return [*held, *compress(woken, map(is_, self.values_of(woken), repeat(None)))]
+        return [*held, *self.without_values(woken)]
 
     def _woken(self) -> Iterator[Any]:
         """Return the keys with timers; one with timers of both kinds comes twice."""

@@ -26,7 +26,7 @@ from malstrom_py.rescale.moves.protocol import PackAhead, PackedAhead
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer, save_pieces
 from malstrom_py.snapshot.manifest import Artefact, Kind, artefact_path
-from malstrom_py.state.ahead_of_barrier import PackedPart, Stored, split
+from malstrom_py.state.ahead_of_barrier import AheadOfBarrier, PackedPart, Stored, split
 from malstrom_py.workers.transport.messages import Positions, Saved
 
 
