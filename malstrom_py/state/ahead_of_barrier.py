@@ -10,7 +10,7 @@ for other workers, or passes other steps, small ones go on.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -93,7 +93,7 @@ class Packable(Protocol):
         """
         ...
 
-    def timed_keys(self) -> list[Any]:
+    def timed_keys(self) -> Iterable[Any]:
         """Return the keys that have timers, maybe twice."""
         ...
 
@@ -261,7 +261,7 @@ class AheadOfBarrier:
         by_slot: dict[int, dict[Any, None]] = defaultdict(dict)
         for only_timers in (False, True) if is_full else (False,):
             if only_timers:
-                keys = self._state.timed_keys()
+                keys = list(self._state.timed_keys())
                 yield
             for start in range(0, len(keys), _LISTED):
                 some = keys[start : start + _LISTED]

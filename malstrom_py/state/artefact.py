@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from itertools import accumulate, compress, pairwise, repeat
 from itertools import chain as in_turn
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Any, Final, NamedTuple
 
 import xxhash
@@ -206,6 +206,20 @@ def newest(chain: Sequence[Opened], slot: int, *, with_gone: bool = False) -> di
             gone = gone or (opened.delta and b"" in rows.values())
             found.update(rows)
     return {key: entry for key, entry in found.items() if entry} if gone and not with_gone else found
+
+
+def without(keys: Iterable[Any], others: Iterable[Any]) -> list[Any]:
+    """Return the rest of ``keys``, in their order."""
+    left_out = set(others)
+    return [key for key in keys if key not in left_out]
+
+
+def with_state(keys: Sequence[Any], values: list[Any], times: Mapping[Any, Times]) -> tuple[Sequence[Any], list[Any]]:
+    """Return those of ``keys`` that have a value, of ``values``, or times; and their values."""
+    if not any(map(is_, values, repeat(None))):
+        return keys, values
+    held = [value is not None or key in times for key, value in zip(keys, values, strict=True)]
+    return list(compress(keys, held)), list(compress(values, held))
 
 
 def opened_chain(chain: Sequence[bytes]) -> list[Opened]:

@@ -32,6 +32,8 @@ from malstrom_py.state.artefact import (
     entries_in,
     opened_chain,
     runs_in,
+    with_state,
+    without,
 )
 from malstrom_py.state.change_log import Changes, SlotsOf
 from malstrom_py.state.column_image import ColumnImage, states_of, storable
@@ -82,7 +84,7 @@ class KeyedState(StepValues):
 
     def keys(self) -> set[Any]:
         """Return the keys with state: a value that is not None, or a timer."""
-        return {*self.with_values(), *self._woken()}
+        return {*self.with_values(), *self.timed_keys()}
 
     def expire(self, limit: int) -> None:
         """Drop the states that last until ``limit`` at most. Requires `expiry`."""
@@ -179,7 +181,7 @@ class KeyedState(StepValues):
                 same = [] if self._sent is None else self._sent.same(message.keys, self.values)
                 if same:
                     message.confirmed[self.step] = self._confirm(same)
-                taken = self.collect(_without(message.keys, same) if same else message.keys)
+                taken = self.collect(without(message.keys, same) if same else message.keys)
                 if taken is not None:
                     message.states[self.step] = taken
             case Acquire():
@@ -203,7 +205,7 @@ class KeyedState(StepValues):
                 found.update(filter(timers.keys().__contains__, keys))
         elif predicate is every_key:
             found.update(self.with_values())
-            found.update(self._woken())
+            found.update(self.timed_keys())
         else:
             found.update(filter(predicate, self.keys()))
 
@@ -250,7 +252,7 @@ class KeyedState(StepValues):
                     timers.take(key)
         if self.expiry is not None:
             self.expiry.forget(taken)
-        held, values = _with_state(taken, values, times)
+        held, values = with_state(taken, values, times)
         self.note(held)
         return held, values, times
 
@@ -269,7 +271,7 @@ class KeyedState(StepValues):
             self.timers.stirred = self.clock_timers.stirred = self._sent.changed
         values = self.values_of(keys)
         times = self._times_of(keys, values)
-        keys, values = _with_state(keys, values, times)
+        keys, values = with_state(keys, values, times)
         self._sent.sent(keys)
         return self._codec.encode_states_in_flight(keys, values, times, step=self.step) if keys else None
 
@@ -356,10 +358,7 @@ class KeyedState(StepValues):
         return max(len(self.values), len(self.timers.keys()), len(self.clock_timers.keys()))
 
     def due(self, parent: str | None, *, listed: bool = True) -> tuple[list[Any] | pa.Array, bool]:
-        """Return the keys that a barrier with ``parent`` would write, and whether these are all with state.
-
-        Unless ``listed`` all are the keys of values, also of those that are None, which takes a fraction of the time.
-        """
+        """Do as `Packable.due`: to list all takes several times as long as to list the keys of values."""
         self.note_flagged()
         changes, values = self.changes, self._columns()
         with suppress(NotColumnar):
@@ -370,10 +369,6 @@ class KeyedState(StepValues):
         if due is not None:
             return list(due), False
         return self._held() if listed else list(self.values), True
-
-    def timed_keys(self) -> list[Any]:
-        """Return the keys that have timers, maybe twice."""
-        return list(self._woken())
 
     def without_values(self, keys: list[Any]) -> list[Any]:
         """Return those of ``keys`` that have no value."""
@@ -528,10 +523,10 @@ class KeyedState(StepValues):
     def _held(self) -> list[Any]:
         """Return the keys with state, in the order in which they got it (that of a set differs by process)."""
         held = list(self.with_values())
-        woken = list(dict.fromkeys(self._woken()))
+        woken = list(dict.fromkeys(self.timed_keys()))
         return [*held, *self.without_values(woken)]
 
-    def _woken(self) -> Iterator[Any]:
+    def timed_keys(self) -> Iterator[Any]:
         """Return the keys with timers; one with timers of both kinds comes twice."""
         return chain(self.timers.keys(), self.clock_timers.keys())
 
@@ -584,8 +579,8 @@ class KeyedState(StepValues):
         codec, step = self._codec, self.step
         values = self.values_of(keys)
         times = self._times_of(keys, values)
-        held, values = _with_state(keys, values, times)
-        gone = _without(keys, held) if len(held) < len(keys) and not is_full else []
+        held, values = with_state(keys, values, times)
+        gone = without(keys, held) if len(held) < len(keys) and not is_full else []
         names = self.changes.names([*held, *gone], len(self.values), full=is_first)
         if names is None:
             return None
@@ -602,17 +597,3 @@ class KeyedState(StepValues):
         self.note(keys)
         self._take_times(keys, values, times)  # first: a state that enters without timers may set some
         self.set_values(keys, values)
-
-
-def _without(keys: Iterable[Any], others: Iterable[Any]) -> list[Any]:
-    """Return the rest of ``keys``, in their order."""
-    left_out = set(others)
-    return [key for key in keys if key not in left_out]
-
-
-def _with_state(keys: Sequence[Any], values: list[Any], times: Mapping[Any, Times]) -> tuple[Sequence[Any], list[Any]]:
-    """Return those of ``keys`` that have a value, of ``values``, or times; and their values."""
-    if not any(map(is_, values, repeat(None))):
-        return keys, values
-    held = [value is not None or key in times for key, value in zip(keys, values, strict=True)]
-    return list(compress(keys, held)), list(compress(values, held))
