@@ -4,7 +4,7 @@ Rule: a round packs what a barrier would write at its beginning, and is to the n
 it: what changes from its beginning on is noted and belongs to the next round, of which the barrier's own is the last.
 So the newest entry of a key, of all rounds and the barrier, is its state at the barrier, also if it changed between
 two steps of a round. The rounds end when little is left, or when they do not become smaller. While the barrier waits
-for other workers, or passes other steps, small ones go on.
+for other workers, or passes other steps, small ones continue.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class AheadOfBarrier:
     def keep_small(self) -> None:
         """Begin a round if what has changed since the last one has become much: the barrier waits for others.
 
-        Rounds that were given up begin again only if few keys have changed. State that has come since there was little
+        Rounds that were given up restart only if few keys have changed. State that has come since there was little
         gets its first round.
         """
         if self._round is not None or self._has_passed:

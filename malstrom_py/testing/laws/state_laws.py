@@ -232,7 +232,7 @@ class _DeltaRun:
 
 
 def _pack(packing: Sequence[AheadOfBarrier], steps: int) -> None:
-    """Pack the next keys of each, up to ``steps`` times, and what has changed meanwhile."""
+    """Pack the next keys of each, up to ``steps`` times, and what changes between them."""
     for one in packing:
         for _ in range(steps):
             one.keep_small()
