@@ -97,7 +97,7 @@ class PackingAhead:
         return None
 
     def _next_state(self) -> AheadOfBarrier | None:
-        """Return the state to pack: all states for the first time, before what has changed meanwhile is packed."""
+        """Return the state to pack: all states for the first time, before what has changed since is packed."""
         due = [state for state in self._states if state.under_way]
         return next((state for state in due if state.is_first), due[0] if due else None)
 
