@@ -333,10 +333,12 @@ def test_an_object_that_is_a_list_or_a_tuple_gets_its_new_class_also_behind_a_me
     plan = _imported_again(shop).make().plan()
     new = prepared(shop, "key", *given, ("return number % self.n", "return -number"), plan=plan)
     assert [keywords(each, "key")["fn"](21) for each in (plan, new)] == [1, -21]
-    assert [keywords(each, "m")["fn"](21) for each in (plan, new)] == [1, -21]
+    for step in ("key", "m"):  # each is known to be of that module
+        new = prepared(shop, step, *given, ("return number % self.n", "return -number"), plan=plan)
+        assert [keywords(each, "m")["fn"](21) for each in (plan, new)] == [1, -21]
 
 
-def test_named_tuples_of_other_modules_have_the_new_functions_and_other_lists_stay(shop: Shop) -> None:
+def test_the_functions_in_named_tuples_are_exchanged_and_those_in_other_lists_stay(shop: Shop) -> None:
     given = [
         (
             "import time\n",

@@ -302,12 +302,12 @@ class _Exchange:
         """Return ``value`` with the new functions and classes."""
         if depth == 0:
             return value
-        # An object of the user's class gets the new one, also if it is a list or a tuple.
-        if type(value).__module__ in self._modules or (parts := _parts_of(value)) is None:
-            return self._part(value)
-        given, made_of = parts
-        new = [self.of(one, depth - 1) for one in given]
-        return value if all(one is former for one, former in zip(new, given, strict=True)) else made_of(new)
+        if (parts := _parts_of(value)) is not None:
+            given, made_of = parts
+            new = [self.of(one, depth - 1) for one in given]
+            if any(one is not former for one, former in zip(new, given, strict=True)):
+                value = made_of(new)
+        return self._part(value)  # an object of the user's class gets the new one, also if it is a list or a tuple
 
     def _part(self, value: Any) -> Any:
         """Return the new function or class, or a copy of an object with its new class."""
@@ -353,10 +353,10 @@ def _parts(value: Any, depth: int = _DEPTH_MAX) -> Iterator[Any]:
     """Iterate over the functions, classes and objects inside ``value``."""
     if depth == 0:
         return
-    if (parts := _parts_of(value)) is None:
+    parts, is_sequence = _parts_of(value), isinstance(value, list | tuple)
+    if parts is None or (is_sequence and type(value) not in {list, tuple}):
         yield value
-        return
-    for one in parts[0]:
+    for one in () if parts is None else parts[0]:
         yield from _parts(one, depth - 1)
 
 
