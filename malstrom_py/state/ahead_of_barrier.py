@@ -50,7 +50,7 @@ _ROUNDS: Final = 12
 _FEW: Final = 4
 """A round is small if it takes at most so many steps."""
 
-_COLUMN_ROUNDS: Final = 64
+_COLUMN_ROUNDS: Final = 24
 """So many rounds of columns at most, because each is in memory until the snapshot has been written."""
 
 RowsBySlot = dict[int, dict[bytes, bytes]]
@@ -368,15 +368,17 @@ def latest_image(images: Sequence[ColumnImage]) -> ColumnImage:
     import numpy as np
     import pyarrow as pa
 
-    later, kept = images[-1].all_keys, [images[-1]]
-    for image in reversed(images[:-1]):
-        keys = image.all_keys
-        codes = distinct(pa.concat_arrays([keys, later]))[1]
-        stays, rows = np.isin(codes[: len(keys)], codes[len(keys) :], invert=True), len(image.keys)
+    codes = distinct(pa.concat_arrays([image.all_keys for image in images]))[1]
+    parts = np.split(codes, np.cumsum([len(image.all_keys) for image in images[:-1]]))
+    newest_in = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
+    for number, part in enumerate(parts):
+        newest_in[part] = number
+    kept = []
+    for number, (image, part) in enumerate(zip(images, parts, strict=True)):
+        stays, rows = newest_in[part] == number, len(image.keys)
         left = image.take(np.flatnonzero(stays[:rows]))
         if image.gone is not None and image.gone_slots is not None:
             gone = stays[rows:]
             left = left._replace(gone=image.gone.filter(pa.array(gone)), gone_slots=image.gone_slots[gone])
-        later = pa.concat_arrays([later, keys])
         kept.append(left)
-    return join_images(kept[::-1])
+    return join_images(kept)
