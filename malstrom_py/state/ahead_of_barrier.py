@@ -50,7 +50,7 @@ _ROUNDS: Final = 12
 _FEW: Final = 4
 """A round is small if it takes at most so many steps."""
 
-_COLUMN_ROUNDS: Final = 24
+_COLUMN_ROUNDS: Final = 48
 """So many rounds of columns at most, because each is in memory until the snapshot has been written."""
 
 RowsBySlot = dict[int, dict[bytes, bytes]]
@@ -151,6 +151,11 @@ class AheadOfBarrier:
         return not self._has_passed and (self._round is not None or self._pays_again())
 
     @property
+    def in_arrays(self) -> bool:
+        """Whether the last round found state in arrays."""
+        return self._at_once != self._keys
+
+    @property
     def is_first(self) -> bool:
         """Whether the first round is under way."""
         return self._round is not None and len(self._sizes) < 2
@@ -182,8 +187,7 @@ class AheadOfBarrier:
         return keys > _LEFT * (self._at_once - 1) or keys * self._bytes_per_key > _LEFT * _BYTES
 
     def _is_little(self, keys: int) -> bool:
-        is_rows = self._at_once == self._keys
-        goes_on = is_rows or len(self._sizes) < _COLUMN_ROUNDS
+        goes_on = not self.in_arrays or len(self._sizes) < _COLUMN_ROUNDS
         return goes_on and keys <= _FEW * self._at_once and keys * self._bytes_per_key <= _FEW * _BYTES
 
     def next(self) -> None:

@@ -76,10 +76,12 @@ class PackingAhead:
 
         Not while other workers are waited for: batches wait as long then.
         """
-        if self._is_reported:
-            self._keep_small()
-            return False
         self._turn = (self._turn + 1) % _TURNS
+        if self._is_reported:
+            for state in self._states:
+                if self._turn == 0 or not state.in_arrays:  # arrays take some milliseconds to find what has changed
+                    state.keep_small()
+            return False
         return self._turn != 0 and any(state.is_behind and state.under_way for state in self._states)
 
     def next(self, worker: int) -> PackedAhead | None:
@@ -87,7 +89,8 @@ class PackingAhead:
         state = self._next_state()
         if state is None and not self._has_looked:
             self._has_looked = True
-            self._keep_small()  # what has changed while other states were packed
+            for one in self._states:
+                one.keep_small()  # what has changed while others were packed
             state = self._next_state()
         if state is not None:
             state.next()
@@ -100,10 +103,6 @@ class PackingAhead:
         """Return the state to pack: all states for the first time, before what has changed since is packed."""
         due = [state for state in self._states if state.under_way]
         return next((state for state in due if state.is_first), due[0] if due else None)
-
-    def _keep_small(self) -> None:
-        for state in self._states:
-            state.keep_small()
 
 
 class SnapshotCapture:
