@@ -495,14 +495,14 @@ class RemoteInbound:
         if self._items or not self._owes:
             return None
         self._owes = False
-        due = Share(self.gathered.rows + self._owed_rows, self.gathered.size + self._owed_size)
+        owed = Share(self._owed_rows, self._owed_size)
+        due = Share(self.gathered.rows + owed.rows, self.gathered.size + owed.size)
         # Of the window that the sender knows, too: it must not wait for rows that wait for its rows.
         rows_most = min(self._most_gathered.rows, window // 60, self._window // 60)
         if due.rows < rows_most and due.size < self._most_gathered.size:
             self.gathered = due
             return None
-        self.gathered, self._window = Share(0, 0), window
-        return self.give_back(due, window)
+        return self.give_back(owed, window)
 
     def withhold(self, rows: int) -> Share:
         if not self._owes:
@@ -513,7 +513,10 @@ class RemoteInbound:
         return share
 
     def give_back(self, share: Share, window: int = OPEN) -> Grant:
-        return Grant(self.channel, self._incarnation, share.rows, share.size, window)
+        # With all that is due: of a window that is smaller from now on it might be the whole.
+        rows, size = share.rows + self.gathered.rows, share.size + self.gathered.size
+        self.gathered, self._window = Share(0, 0), window
+        return Grant(self.channel, self._incarnation, rows, size, window)
 
     def close(self) -> None:
         """Check that nothing is left: the sender has left (R8)."""

@@ -27,7 +27,7 @@ class Gathering:
 
     A turn begins twice ``linger_s`` after the last one, at most `GATHER_S`. Where as many rows as `ROWS_BUSY` come in
     that time, or half the credit of a channel, or anything but rows and credit, or rows wait for credit or for a call,
-    no turn waits for the next `AWAKE_S`.
+    or state moves, no turn waits for the next `AWAKE_S`.
 
     >>> gathering = Gathering(Batching())
     >>> gathering.begins(0.5, rows=1), gathering.pause_s(0.504, wait_s=0.5) > 0.005  # then a message ends the wait

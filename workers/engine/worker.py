@@ -442,13 +442,15 @@ class Worker:
 
     @property
     def waits(self) -> bool:
-        """Whether any row waits for credit or for a call, after a `step`."""
-        return bool(self._measuring.time.backlogged) or bool(self._holding and self.awaiting)
+        """Whether any row waits for credit, for a call or for a move, or state is on its way, after a `step`."""
+        if self._measuring.time.backlogged or (self._holding and self.awaiting) or self.turns.under_way:
+            return True
+        return any(feed.has_to_ship for feed in self._graph.feeds)
 
     @property
     def settled(self) -> bool:
         """Whether a `step` with ``gathered`` has taken all rows: what comes next may wait some milliseconds."""
-        if self._unread or self._orders or self.turns.under_way or self._packing is not None or self.waits:
+        if self._unread or self._orders or self._packing is not None or self.waits:
             return False
         return not any(feed.left for feed in self._graph.feeds)
 
@@ -526,18 +528,21 @@ class Worker:
         return left
 
     def _linger(self, *, flush: bool) -> None:
-        """Cut frames from buffered rows, about every ``linger_s`` and if the next step may come later."""
+        """Call the steps that are scheduled, and cut frames from buffered rows: about every ``linger_s`` and if the
+        next step may come later.
+        """
         now_s = self._clock.monotonic_s()
-        if flush or now_s >= self._linger_until_s:
-            for exchange in self._sending:
-                exchange.flush()
-        if now_s >= self._linger_until_s:
+        is_due = now_s >= self._linger_until_s
+        if is_due:
             self._linger_until_s = now_s + max(_LINGER_MIN_S, self._batching.linger_s)
             for node, operator, feed in self._scheduled:
                 # R6: output of keys that have just arrived must follow their output on the old worker.
                 if feed.steady and not feed.suspended:
                     self._graph.executor.call(node, partial(operator.on_schedule, clock=self._clock))
             self._graph.executor.run()
+        if flush or is_due:  # after the scheduled steps: nothing may wake this worker for what they have sent
+            for exchange in self._sending:
+                exchange.flush()
 
     def _outgoing(self) -> list[Outgoing]:
         outgoing: list[Outgoing] = []

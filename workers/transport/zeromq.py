@@ -151,6 +151,8 @@ _LOOK_S: Final = 0.1
 _HANDSHAKE_MS: Final = 5000
 _SOCKETS_MAX: Final = 16_384
 """Each peer takes three."""
+_WAITING_MAX: Final = 4096
+"""As many clients may wait to be let in: all other workers may connect at once. The kernel may allow fewer."""
 
 
 class ZeroMQTransport:
@@ -318,6 +320,8 @@ def _listening(context: zmq.Context[zmq.Socket[bytes]], secret: JobSecret, *, is
     socket = context.socket(zmq.PULL)
     # Credits bound the data in flight (F2). A limit here would stop reading, and with it heartbeats.
     socket.setsockopt(zmq.RCVHWM, 0)
+    # A Unix socket refuses a client for which there is no place in its queue; TCP would let it try again.
+    socket.setsockopt(zmq.BACKLOG, _WAITING_MAX)
     if is_local:
         socket.setsockopt(zmq.IPC_FILTER_UID, os.getuid())
     else:

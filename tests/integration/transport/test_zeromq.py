@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
@@ -163,3 +164,15 @@ def test_a_peer_with_another_secret_is_told_apart(zeromq: ZeroMQKind) -> None:
     assert (contents, peer) == ([], 0)
     assert "it does not accept the secret" in told
     assert stranger.run(acts.receive_quietly) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ends of one machine use TCP")
+def test_a_hundred_peers_and_more_connect_before_the_first_is_let_in(local: ZeroMQKind) -> None:
+    """A Unix socket refuses whoever finds no place in its queue, and no end tries again."""
+    busy = process(local, 0)
+    os.kill(pid(busy), signal.SIGSTOP)
+    with ExitStack() as opened:
+        for _ in range(120):
+            client = opened.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            client.connect("\0" + busy.address.removeprefix("ipc://@"))

@@ -22,6 +22,7 @@ from malstrom_py.rescale.channels.channel import (
     PlacedEpoch,
     RemoteInbound,
     RemoteOutbound,
+    Share,
 )
 
 CHANNEL = ChannelId("by-key", 1, 2)
@@ -338,3 +339,31 @@ def test_f2_credit_is_returned_before_the_window_that_the_sender_knows_is_used_u
         granted.append(into.freed(window))
     assert granted[:2] == [Grant(CHANNEL, 3, 1, 1, 4), Grant(CHANNEL, 3, 1, 1, OPEN)]
     assert granted[2] is None
+
+
+def test_f2_all_credit_that_is_due_goes_back_with_a_window_for_held_rows() -> None:
+    """A sender with a smaller window waits for rows that the receiver has kept, and nothing else frees them."""
+    into = RemoteInbound(CHANNEL, lambda data: Batch([1] * len(data)), 3, Credit())
+    out = RemoteOutbound(CHANNEL, lambda batch: bytes(len(batch)), 3, Credit())
+
+    def pass_on(rows: int, *, held: int = 0) -> Share | None:
+        out.put(Batch([1] * rows, keys=[1] * rows))
+        out.flush()
+        (frame,) = out.take()
+        into.receive(frame)
+        into.take()
+        share = into.withhold(held) if held else None
+        grant = into.freed(6000)
+        if grant is not None and (grant.rows or grant.size):
+            out.grant(grant)
+        return share
+
+    share = pass_on(4, held=3)
+    for _ in range(5):
+        pass_on(1)
+    assert into.gathered.rows == 6
+    assert share is not None
+    out.grant(into.give_back(share, 5))
+    assert into.gathered.rows == 0
+    for _ in range(9):
+        pass_on(1)  # each is sent

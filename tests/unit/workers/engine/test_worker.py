@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import polars as pl
@@ -12,12 +13,15 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.codec import Codec
 from malstrom_py.errors import MalstromError
-from malstrom_py.rescale.channels.channel import Credit
+from malstrom_py.rescale.channels.channel import Credit, Frame
+from malstrom_py.rescale.moves.protocol import FindKeys
+from malstrom_py.rescale.slots import slot_of
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, deal_parts
 from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.transport.messages import Outgoing
 from tests.unit.operators.scripted import Scripted
 from tests.unit.workers.harness import Journal, JournalSink, PlainSink, Running
 
@@ -240,3 +244,58 @@ def test_a_part_that_gives_columns_is_asked_for_frames_if_a_step_behind_takes_th
     step(job.source("in", source)).sink("out", out)
     mp.run(job)
     assert (source.asked, len(out.items)) == (asked, 3)
+
+
+# What a worker sends.
+
+
+class Later(mp.KeyedLogic[Any, Any, Any, Any]):
+    """Sends each value once a second has passed."""
+
+    def on_data(self, message: Any, key_state: Any, output: Any) -> Any:
+        output.set_timer(message.key, timedelta(seconds=1), clock="processing")
+        return message.value
+
+    def on_timer(self, key: Any, time: int, key_state: Any, output: Any) -> Any:
+        output.emit(key, key_state)
+
+
+def between_two(job: mp.Job, clock: VirtualClock) -> tuple[Worker, int, int]:
+    """Worker number 3, which owns half of the slots, a key of its own, and one of worker 4."""
+    table = [3 + slot % 2 for slot in range(job.slots)]
+    worker = Worker(job.plan(), Membership(3, [3, 4], table), batching=Batching(), clock=clock, codec=Codec())
+    own, other = (next(key for key in range(99) if table[slot_of(key, job.slots)] == owner) for owner in (3, 4))
+    return worker, own, other
+
+
+def frames(outgoing: list[Outgoing]) -> int:
+    return sum(content.rows for _, content in outgoing if isinstance(content, Frame))
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_what_a_timer_sends_to_another_worker_leaves_in_the_same_step(gathered: bool) -> None:
+    """Nothing wakes the worker after it: rows that stayed in a buffer would wait for half a second."""
+    job, clock, keys = mp.Job("timers"), VirtualClock(), list[int]()
+    read = job.source("in", Scripted({"a": [[1], None, None, None]}))
+    later = read.key_by("first", lambda value: keys[0]).stateful_op("later", Later())
+    later.key_by("second", lambda value: keys[1]).sink("out", sinks.Memory())
+    worker, *keys[:] = between_two(job, clock)
+    opened(worker)
+    for _ in range(5):
+        worker.step(gathered=gathered)
+    clock.advance(2.0)
+    assert frames(worker.step(gathered=gathered)[1]) == 1
+
+
+def test_a_worker_whose_state_is_moving_does_not_pause() -> None:
+    """State goes ahead of a move while the worker works, in chunks with rests: each would last as long as a pause."""
+    job, clock = mp.Job("moving"), VirtualClock()
+    counted = job.source("in", Scripted({"a": [list(range(20)), None]})).key_by("key", lambda value: value)
+    counted.count("seen").sink("out", sinks.Memory())
+    worker, _, _ = between_two(job, clock)
+    opened(worker)
+    for _ in range(20):
+        worker.step(gathered=True)
+    assert (worker.waits, worker.settled) == (False, True)
+    worker.receive(FindKeys())
+    assert (worker.waits, worker.settled) == (True, False)
