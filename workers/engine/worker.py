@@ -442,7 +442,7 @@ class Worker:
 
     @property
     def waits(self) -> bool:
-        """Whether any row waits for credit, for a call or for a move, or state is on its way, after a `step`."""
+        """Whether any row waits for credit or for a call, or state moves, after a `step`."""
         if self._measuring.time.backlogged or (self._holding and self.awaiting) or self.turns.under_way:
             return True
         return any(feed.has_to_ship for feed in self._graph.feeds)

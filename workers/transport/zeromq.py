@@ -152,7 +152,7 @@ _HANDSHAKE_MS: Final = 5000
 _SOCKETS_MAX: Final = 16_384
 """Each peer takes three."""
 _WAITING_MAX: Final = 4096
-"""As many clients may wait to be let in: all other workers may connect at once. The kernel may allow fewer."""
+"""So many clients may wait to be let in: all other workers may connect in one moment. The kernel may allow fewer."""
 
 
 class ZeroMQTransport:
