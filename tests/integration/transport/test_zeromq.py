@@ -168,7 +168,7 @@ def test_a_peer_with_another_secret_is_told_apart(zeromq: ZeroMQKind) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ends of one machine use TCP")
 def test_a_hundred_peers_and_more_connect_before_the_first_is_let_in(local: ZeroMQKind) -> None:
-    """A Unix socket refuses whoever finds no place in its queue, and no end tries again."""
+    """A Unix socket refuses a client for which its queue has no place, and no end tries again."""
     busy = process(local, 0)
     os.kill(pid(busy), signal.SIGSTOP)
     with ExitStack() as opened:

@@ -261,7 +261,7 @@ class Later(mp.KeyedLogic[Any, Any, Any, Any]):
 
 
 def between_two(job: mp.Job, clock: VirtualClock) -> tuple[Worker, int, int]:
-    """Worker number 3, which owns half of the slots, a key of its own, and one of worker 4."""
+    """Worker number 3, which owns half of the slots, a key that it owns, and one of worker 4."""
     table = [3 + slot % 2 for slot in range(job.slots)]
     worker = Worker(job.plan(), Membership(3, [3, 4], table), batching=Batching(), clock=clock, codec=Codec())
     own, other = (next(key for key in range(99) if table[slot_of(key, job.slots)] == owner) for owner in (3, 4))
