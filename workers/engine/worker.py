@@ -50,7 +50,7 @@ from malstrom_py.state.keyed_state import Migrate
 from malstrom_py.worker_context import Resources, close_all
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.flow_limits import Batching, MoveTurns
-from malstrom_py.workers.engine.gathering import ROWS_BUSY
+from malstrom_py.workers.engine.gathering import GATHER_S, ROWS_BUSY
 from malstrom_py.workers.engine.graph_builder import (
     Membership,
     States,
@@ -369,8 +369,10 @@ class Worker:
         return done, grants
 
     def _read_few(self, began_s: float) -> int:
-        """Poll the sources until they have no rows for now, or have given many. Return the number of records."""
-        read, until_s = 0, began_s + self._batching.linger_s
+        """Poll the sources until they have no rows for now, have given many or have taken long. Return the number of
+        records.
+        """
+        read, until_s = 0, began_s + min(self._batching.linger_s, GATHER_S)
         while self.reading.is_due:
             read += self._read()
             if read >= ROWS_BUSY or self._clock.monotonic_s() > until_s:

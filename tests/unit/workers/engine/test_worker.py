@@ -23,7 +23,7 @@ from malstrom_py.workers.engine.graph_builder import Membership, deal_parts
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.transport.messages import Outgoing
 from tests.unit.operators.scripted import Scripted
-from tests.unit.workers.harness import Journal, JournalSink, PlainSink, Running
+from tests.unit.workers.harness import Journal, JournalSink, PlainSink, Running, Scheduled, Script
 
 
 def worker_of(*sources: Scripted, journal: Journal | None = None, failing: str = "") -> tuple[Worker, VirtualClock]:
@@ -299,3 +299,14 @@ def test_a_worker_whose_state_is_moving_does_not_pause() -> None:
     assert (worker.waits, worker.settled) == (False, True)
     worker.receive(FindKeys())
     assert (worker.waits, worker.settled) == (True, False)
+
+
+def test_a_source_whose_polls_take_long_holds_nothing_back_for_a_long_linger() -> None:
+    job, clock = mp.Job("slow"), VirtualClock()
+    slow = Scheduled(clock, {"a": Script([(0.0, range(20))], end_s=0.0)}, poll_s=0.03)
+    job.source("in", slow).sink("out", sinks.Memory())
+    batching = Batching(rows_max=1, linger_s=60.0)
+    worker = Worker(job.plan(), Membership(3, [3], [3] * job.slots), batching=batching, clock=clock, codec=Codec())
+    opened(worker)
+    worker.step(gathered=True)
+    assert (worker.rows_in("out"), worker.settled) == (1, False)
