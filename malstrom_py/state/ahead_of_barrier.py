@@ -156,9 +156,9 @@ class AheadOfBarrier:
         return self._at_once != self._keys
 
     @property
-    def is_first(self) -> bool:
-        """Whether the first round is under way."""
-        return self._round is not None and len(self._sizes) < 2
+    def rounds(self) -> int:
+        """How many rounds have ended."""
+        return len(self._sizes) - (self._round is not None)
 
     def keep_small(self) -> None:
         """Begin a round if what has changed since the last one has become much: the barrier waits for others.

@@ -100,9 +100,8 @@ class PackingAhead:
         return None
 
     def _next_state(self) -> AheadOfBarrier | None:
-        """Return the state to pack: all states for the first time, before what has changed since is packed."""
-        due = [state for state in self._states if state.under_way]
-        return next((state for state in due if state.is_first), due[0] if due else None)
+        """Return the state to pack: that of the fewest rounds, because while it is packed the others change."""
+        return min((state for state in self._states if state.under_way), key=lambda state: state.rounds, default=None)
 
 
 class SnapshotCapture:
