@@ -14,6 +14,7 @@ import math
 import os
 import random
 import secrets
+import struct
 import sys
 from collections.abc import Sequence
 from hmac import compare_digest
@@ -40,6 +41,8 @@ _COPIED: Final = 64 << 10
 """A part of fewer bytes is copied where it is sent and received; others are used in place, which costs 10 µs or so."""
 _LOCAL: Final = "ipc://@"
 """The beginning of the address of a Unix socket without a file: a process that is killed leaves none."""
+_PROCESS: Final = struct.Struct("iII")
+"""What the kernel says of the process at the other end of a Unix socket: its number, user and group."""
 
 _ENDS: Final = {
     int(zmq.EVENT_DISCONNECTED): "its connection has ended",
@@ -72,7 +75,10 @@ class PeerSocket(OutStream):
         self._socket.monitor(name, sum(_ENDS))
         self.monitor: zmq.Socket[bytes] = context.socket(zmq.PAIR)
         self.monitor.connect(name)
-        self._socket.connect(address)
+        if self._proof and not _is_of_this_user(address):
+            self._end = "its address is of another user of this machine"
+        else:
+            self._socket.connect(address)
 
     def send(self, contents: Sequence[Content]) -> None:
         """Send without waiting. Messages after the end of the connection are dropped; `ended` reports the end."""
@@ -104,6 +110,22 @@ class PeerSocket(OutStream):
 
 def _is_local(address: str) -> bool:
     return address.startswith(_LOCAL)
+
+
+def _is_of_this_user(address: str) -> bool:
+    """Return whether a process of this user listens at ``address``, or none does: the name of the socket of a worker
+    that has ended is free for all users.
+    """
+    from socket import AF_UNIX, SO_PEERCRED, SOL_SOCKET, socket  # Linux alone has all of them
+
+    with socket(AF_UNIX) as client:
+        client.setblocking(False)
+        try:
+            client.connect("\0" + address.removeprefix(_LOCAL))
+        except OSError:
+            return True  # the connection reports it
+        _, user, _ = _PROCESS.unpack(client.getsockopt(SOL_SOCKET, SO_PEERCRED, _PROCESS.size))
+    return bool(user == os.getuid())
 
 
 def _proof(secret: JobSecret) -> bytes:

@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 import zmq
 
+from malstrom_py.rescale.moves.protocol import Leave
 from malstrom_py.workers.transport import wire
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.messages import Connected
@@ -177,3 +178,19 @@ def test_another_user_does_not_reach_a_worker(local: ZeroMQKind, monkeypatch: py
         stranger.connect(victim.address)
         stranger.send(local.secret.derive("stream proof") + trap_message(Path("/nowhere")), zmq.NOBLOCK)
         assert victim.run(acts.receive_quietly) == []
+
+
+def test_a_worker_sends_nothing_to_the_socket_of_another_user(
+    local: ZeroMQKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of the socket of a worker that has died is free for all users of the machine."""
+    worker, stranger = local.end(0), local.end(1)
+    own = os.getuid()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getuid", lambda: own + 1)
+        worker.run(acts.connect, 1, stranger.address)
+    worker.run(acts.send, 1, [Leave()])
+    contents, peer, said = worker.run(acts.receive_until_lost)
+    assert (contents, peer) == ([], 1)
+    assert "another user" in said
+    assert stranger.run(acts.receive_quietly) == []
