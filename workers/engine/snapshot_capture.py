@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from time import sleep
 from typing import Any, Final, TypeVar
 
+from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier
 from malstrom_py.errors import FencedError, SnapshotError
@@ -55,6 +56,11 @@ _TURNS: Final = 4
 """Of so many turns one is for batches, if packing comes first."""
 
 
+_PACKS_S: Final = 0.02
+"""How long a turn of a worker packs at most, if the rest of it took as long: few keys in each of long turns would take
+a snapshot of a million keys a minute."""
+
+
 class PackingAhead:
     """What a worker with ``operators`` packs ahead of a barrier. ``keys_max``: of one step; by default as fits."""
 
@@ -83,6 +89,15 @@ class PackingAhead:
                     state.keep_small()
             return False
         return self._turn != 0 and any(state.is_behind and state.under_way for state in self._states)
+
+    def take_turn(self, worker: int, clock: Clock, began_s: float | None) -> PackedAhead | None:
+        """Do `next` for as long as the rest of a turn, which began at ``began_s``, has taken; at least once."""
+        now_s = clock.monotonic_s()
+        until_s = now_s + (0.0 if began_s is None else min(_PACKS_S, now_s - began_s))
+        while True:
+            report = self.next(worker)
+            if report is not None or not self.under_way or clock.monotonic_s() >= until_s:
+                return report
 
     def next(self, worker: int) -> PackedAhead | None:
         """Pack the next keys of a step. Return the report of ``worker`` once little is left to the barrier."""

@@ -343,7 +343,7 @@ class Worker:
         if self._scheduled or self._sending:
             self._linger(flush=gathered or not done)
         if self._packing is not None or self._cutting is not None:
-            self._capture()
+            self._capture(began_s)
         outgoing = self._outgoing() if self._sending or self._messages or self.reading.notices.new else []
         if grants:
             outgoing[:0] = [(grant.channel.sender, grant) for grant in grants]
@@ -578,12 +578,12 @@ class Worker:
         let_in(cutting.abs_barrier(self._incarnation))
         cutting.passed(frontiers, self._clock.monotonic_s() - began_s)
 
-    def _capture(self) -> None:
-        """Pack some state ahead of a barrier, or make the image at one that has passed."""
+    def _capture(self, began_s: float | None = None) -> None:
+        """Pack some state ahead of a barrier, or make the image at one that has passed. ``began_s``: of this turn."""
         if self._cutting is not None:
             self._maybe_cut(self._cutting)
         if self._packing is not None and self._packing.under_way:
-            report = self._packing.next(self.id)
+            report = self._packing.take_turn(self.id, self._clock, began_s)
             if report is not None:
                 self._messages.append((COORDINATOR, report))
 

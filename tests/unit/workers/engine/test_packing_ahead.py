@@ -7,7 +7,7 @@ from malstrom_py.data.messages import AbsBarrier
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.moves.protocol import PackAhead, PackedAhead
 from malstrom_py.state.keyed_state import KeyedState
-from malstrom_py.testing import CapturingPersistenceBackend
+from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
 from malstrom_py.workers.engine.snapshot_capture import PackingAhead
 
 
@@ -80,3 +80,25 @@ def test_s2_a_step_whose_barrier_has_passed_is_not_packed_while_the_barrier_pass
             ahead.next(3)
     assert first.changes.count == 200, "all belong to the next snapshot"
     assert second.changes.count <= 80
+
+
+def test_s2_a_turn_packs_as_long_as_the_rest_of_it_took_but_not_long() -> None:
+    class Step(VirtualClock):
+        """Every look at it takes a millisecond."""
+
+        def monotonic_s(self) -> float:
+            self.advance(0.001)
+            return super().monotonic_s()
+
+    def packed_in(turn_s: float) -> int:
+        state, clock = state_of(5000), Step()
+        ahead = packing(state=state)
+        ahead.next(3)  # lists them
+        clock.advance(10.0)
+        before = clock.monotonic_s()
+        ahead.take_turn(3, clock, before - turn_s)
+        return round(1e3 * (clock.monotonic_s() - before)) - 2
+
+    assert packed_in(0.0) <= 2
+    assert 5 <= packed_in(0.006) <= 8
+    assert 19 <= packed_in(5.0) <= 22
