@@ -41,7 +41,7 @@ SEEN_BY = {
     PublishesEarly: 1,
     RecoverDeletesCommitted: 1,
     RecoverDeletesNewer: 36,
-    AbortDeletesOthers: 13,
+    AbortDeletesOthers: 14,
     MarksFirst: 2,
     ForgetsAPayload: 0,
     MarksLast: 2,

@@ -285,8 +285,8 @@ WRONG: Final = {
         KeyedState, "round_begun", timers_noted_before, 3, "windows-of-windows"
     ),
     "changes after state was packed ahead are missed": Wrong(snapshot_capture, "split", only_packed, 0),
-    "the oldest of what was packed counts": Wrong(ahead_of_barrier, "merged_deltas", packed_last, 2),
-    "workers continue after the last barrier": Wrong(RegionInput, "at_sources", last_forgotten, 9),
+    "the oldest of what was packed counts": Wrong(ahead_of_barrier, "merged_deltas", packed_last, 38),
+    "workers continue after the last barrier": Wrong(RegionInput, "at_sources", last_forgotten, 51),
     "a job stops before its last snapshot is durable": Wrong(Coordinator, "suspended", stopped_early, 6),
 }
 """The error, its place, and the first seed that shows it: another seed soon after must show it too."""
