@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from malstrom_py.data.messages import MAX_EPOCH, Epoch, PartReleased
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch, PartReleased
 from malstrom_py.operators import read_source
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.read_source import ReadSource
@@ -117,6 +117,16 @@ def _ends(right: Right) -> Right:
         return right(group)
 
     return receive
+
+
+def not_before_it_has_sent(right: Right) -> Right:
+    """A worker follows the others only from its own first epoch on."""
+
+    def follow(source: Any) -> None:
+        if source._generator.sent > MIN_EPOCH:
+            right(source)
+
+    return follow
 
 
 def nothing(right: Right) -> Right:
@@ -527,7 +537,12 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     "R13 a worker without parts is finished": WrongProtocol(
         ((ReadSource, "expect_parts", nothing),), seed=0, growing=1.0
     ),
-    "R13 who has joined does not catch up": WrongProtocol(((IdleSource, "catch_up", nothing),), seed=116, growing=1.0),
+    "R13 who has joined does not catch up": WrongProtocol(
+        # A worker that has joined follows the others in its next step, so that it seldom has to catch up.
+        ((IdleSource, "catch_up", nothing), (IdleSource, "follow", not_before_it_has_sent)),
+        seed=104,
+        growing=1.0,
+    ),
     "R13 a recovery forgets what is listed no more": WrongProtocol(
         ((read_source, "with_known", listed_only),), seed=116, growing=1.0
     ),
