@@ -29,6 +29,8 @@ from malstrom_py.rescale.moves.protocol import (
     Marker,
     MarkersIn,
     OpenSlots,
+    PackAhead,
+    PackedAhead,
     PartsPolled,
     PollParts,
     RegionDone,
@@ -255,6 +257,8 @@ class CountedWorkers:
                 self._answer(worker, PartsPolled(order.version, worker, order.source))
             case Leave():
                 self._leave(worker)
+            case PackAhead():
+                self._answer(worker, PackedAhead(order.snapshot, worker))
             case InjectBarrier():
                 self._save(worker, order.snapshot)
             case _:

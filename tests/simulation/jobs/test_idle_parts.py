@@ -240,7 +240,7 @@ def not_after_a_move(right: Right) -> Right:
 
 WRONG_IN_SILENCE: Final[dict[str, tuple[str, int, Change]]] = {
     "time does not pass": ("P8", 0, (IdleSource, "_by_clock", still)),
-    "each epoch adds to the one before": ("ahead of the clock", 0, (IdleSource, "_by_clock", from_the_last_epoch)),
+    "each epoch adds to the one before": ("ahead of the clock", 1, (IdleSource, "_by_clock", from_the_last_epoch)),
     "it is not seen after a rescale": ("P8", 0, (ReceivingMachine, "silent", not_after_a_move)),
 }
 """Wrong silences: what shows each, and a seed."""
