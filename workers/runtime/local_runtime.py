@@ -26,7 +26,6 @@ from malstrom_py.workers.control.server import ControlSocket, answering
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator, G
 from malstrom_py.workers.coordinator.recovery import SnapshotUse, begun_again, warn_of_reading_again
-from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_status import check_size
@@ -72,7 +71,6 @@ class LocalRuntime(Generic[G]):
         self._options = options
         self._observers = observers_of(options)
         self._workers = workers if options.autoscale is None else options.autoscale.within(workers)
-        self._batching = options.batch or Batching()
         self._clock = clock
         self._snapshot_use = snapshot_use_of(options)
 
