@@ -100,6 +100,8 @@ class Exchange(Operator):
 
     def connect(self, member: int) -> None:
         """R1: open the channels to and from ``member``. Nothing is sent before ``member`` is in the table."""
+        import numpy  # noqa: F401, ICN001  now, not with the first rows: in a move these would wait for it, 70 ms
+
         batching, codec = self._batching, self.context.codec
         self.outbound[member] = self.remote[member] = RemoteOutbound(
             ChannelId(self.name, self._worker, member),

@@ -37,6 +37,7 @@ from malstrom_py.rescale.moves.protocol import (
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine, ReceivingPhase
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.flow_limits import IntakePace, TimeShare
+from malstrom_py.workers.engine.garbage import make_old
 from malstrom_py.workers.engine.state_transfer import StateTransfer
 from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 
@@ -358,6 +359,8 @@ class RegionInput:
                 self._due_s = 0.0
                 if self.machine.loses(move) or self.machine.worker in move.losing:
                     self._shipping.prepare()
+                elif move.losing:
+                    make_old()  # keys are going to arrive here
 
     @property
     def _finds_with_rests(self) -> bool:

@@ -15,10 +15,10 @@ R12: before the cut, state may be copied ahead (`AheadCopy`). At the cut a key t
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from malstrom_py.data.batch import Batch
@@ -32,6 +32,7 @@ from malstrom_py.rescale.moves.receiving_machine import Ship
 from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.engine.ahead_copy import AheadCopy, KeyGroup, in_order
+from malstrom_py.workers.engine.garbage import make_old
 
 
 class KeyIndex:
@@ -47,31 +48,28 @@ class KeyIndex:
 
     def __init__(self, slots_of: Callable[[Sequence[Any]], list[int]], found: set[Any]) -> None:
         self._slots_of = slots_of
-        # Includes the keys that are not in the index yet.
-        self._known = found
-        self._waiting = list(found)
+        self._found = found  # never changed, so that it can be gone through without a copy
+        self._waiting = iter(found)
+        self.left = len(found)
+        """The number of found keys that are not in the index yet."""
+        self._later: set[Any] = set()
         self._by_slot: defaultdict[int, list[Any]] = defaultdict(list)
 
     def __len__(self) -> int:
-        return len(self._known)
-
-    @property
-    def left(self) -> int:
-        """The number of found keys that are not in the index yet."""
-        return len(self._waiting)
+        return len(self._found) + len(self._later)
 
     def put(self, count: int) -> None:
         """Add the next ``count`` of the found keys."""
-        keys = self._waiting[-count:]
-        del self._waiting[-count:]
+        keys = list(islice(self._waiting, count))
+        self.left -= len(keys)
         self._put(keys)
 
     def saw(self, keys: Collection[Any]) -> None:
         """Add the new ones of ``keys``."""
         # Usually none is new, and that check costs one look-up per record.
-        fresh = list(set(keys).difference(self._known))
+        fresh = list(set(keys).difference(self._found, self._later))
         if fresh:
-            self._known.update(fresh)
+            self._later.update(fresh)
             self._put(fresh)
 
     def of(self, slot: int) -> list[Any]:
@@ -82,16 +80,6 @@ class KeyIndex:
         by_slot = self._by_slot
         for slot, key in zip(self._slots_of(keys), keys, strict=True):
             by_slot[slot].append(key)
-
-
-def make_old() -> None:
-    """Move all objects into the last generation of the garbage collector, without looking at them.
-
-    It would look at a new set of 100,000 keys twice in a row, which takes 30 ms. What a user has frozen stays so.
-    """
-    if not gc.get_freeze_count():
-        gc.freeze()
-        gc.unfreeze()
 
 
 T = TypeVar("T")

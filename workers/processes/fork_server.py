@@ -8,7 +8,6 @@ however it does, its processes are killed; where this process is gone, they end 
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import queue
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Final, Never
 
 from malstrom_py.errors.text import describe_error
+from malstrom_py.workers.engine.garbage import freeze_shared
 from malstrom_py.workers.processes.standard_output import flush, keep_lines_whole
 from malstrom_py.workers.remote.packed_plan import PlanAdvice
 from malstrom_py.workers.remote.worker_server import PackedFailure, WorkerRuns
@@ -120,7 +120,7 @@ class _Forks:
             os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, _ignored)
         signal.set_wakeup_fd(told)
-        gc.freeze()  # so that a collection in a fork does not copy what is shared
+        freeze_shared()
         came = select.poll()  # not `select.select`: the program chose the number of its socket, which may be large
         came.register(self._program, select.POLLIN)
         came.register(ended, select.POLLIN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -498,3 +499,12 @@ def test_r2_whatever_is_sent_goes_by_the_table_of_the_version_that_it_bears(step
                 # On the loopback the marker is taken; on a channel its frame is one of the old version.
                 items.append((Marker(move, 1, 2), version + (worker == 0)))
     assert sending.seen() == expected
+
+
+def test_what_routing_needs_is_imported_with_the_first_channel_and_not_by_the_rows_of_a_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = Sending(0)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(ImportError):
+        alone.exchange.connect(1)

@@ -1,4 +1,6 @@
-"""`fewer_collections`: while jobs run, Python's collector runs less often; what the program has chosen stays."""
+"""While jobs run, Python's collector runs less often, and looks at no state because of a rescale; what the program has
+chosen stays.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.workers.engine.garbage import ALLOCATIONS, fewer_collections
+from malstrom_py.workers.engine.garbage import ALLOCATIONS, fewer_collections, freeze_shared, make_old
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +66,26 @@ def test_a_failed_job_restores_it() -> None:
     with pytest.raises(mp.errors.OperatorError):
         mp.run(job)
     assert gc.get_threshold()[0] == 700
+
+
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_what_a_program_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    make_old()
+    assert gc.get_freeze_count() > frozen // 2, "some of them end in the time"
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_young_objects_become_old_also_in_a_process_that_shares_frozen_ones() -> None:
+    freeze_shared()
+    young: list[object] = [[]]
+    make_old()
+    assert any(one is young for one in gc.get_objects(generation=2))
+    assert gc.get_freeze_count() == 0

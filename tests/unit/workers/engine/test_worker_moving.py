@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import replace
 from typing import Any
 
@@ -32,11 +31,10 @@ from malstrom_py.rescale.moves.protocol import (
 )
 from malstrom_py.testing import VirtualClock
 from malstrom_py.testing.single_step import RemoteWorker
-from malstrom_py.workers.engine import state_transfer
+from malstrom_py.workers.engine import region_input, state_transfer
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership
 from malstrom_py.workers.engine.region_input import INDEX_RESTS
-from malstrom_py.workers.engine.state_transfer import make_old
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.transport.messages import COORDINATOR
 
@@ -222,6 +220,15 @@ def test_r8_credit_for_one_that_has_left_is_forgotten() -> None:
     assert worker.receive(Grant(ChannelId("key", 0, 7), 1, 1, 1)) == []
 
 
+def test_the_collector_looks_at_no_state_on_a_worker_to_which_keys_will_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_old: list[bool] = []
+    monkeypatch.setattr(region_input, "make_old", lambda: made_old.append(True))
+    OneOfTwo().order(StartMove(RescaleMove(1, SAME, SAME, (0, 1), more=True, losing=(0,))))
+    assert not made_old
+    OneOfTwo().order(StartMove(RescaleMove(1, SAME, SAME, (0, 1), more=True, losing=(1,))))
+    assert made_old
+
+
 def test_keys_that_will_leave_are_found_with_rests_until_a_move_waits_for_them() -> None:
     worker = OneOfTwo().send("key", rows(0, 2)).step()
     feed = worker.worker.feed("pulse")
@@ -252,20 +259,6 @@ class Ticking(VirtualClock):
     def monotonic_s(self) -> float:
         self.advance(0.001)
         return super().monotonic_s()
-
-
-def test_a_set_of_keys_that_a_user_has_frozen_stays_frozen() -> None:
-    gc.freeze()
-    try:
-        frozen = gc.get_freeze_count()
-        make_old()
-        assert gc.get_freeze_count() > frozen // 2, "some of them end in the time"
-    finally:
-        gc.unfreeze()
-    young: list[Any] = [[]]
-    make_old()
-    assert any(one is young for one in gc.get_objects(generation=2))
-    assert gc.get_freeze_count() == 0
 
 
 def test_keys_are_forgotten_if_too_many_more_come_before_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
