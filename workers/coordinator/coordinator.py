@@ -38,7 +38,7 @@ from malstrom_py.workers.coordinator.machine import CoordinatorMachine, Coordina
 from malstrom_py.workers.coordinator.metering import Metering
 from malstrom_py.workers.coordinator.recovery import RunStart, SnapshotUse, begin, beginning_steps
 from malstrom_py.workers.coordinator.rescale_requests import Done, RescaleRequests
-from malstrom_py.workers.coordinator.restore_point import listed_parts, plan_image
+from malstrom_py.workers.coordinator.restore_point import listed_parts
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.source_calls import SourceCalls
@@ -200,18 +200,14 @@ class Coordinator(Generic[G]):
         self.snapshotting = SnapshotCoordinator(
             self._machine,
             self.handle,
-            self._plan.job,
-            plan_image(self._plan),
+            self._plan,
             self._snapshot_use.snapshots,
-            self._begun.checkpointer,
-            incarnation=self._begun.incarnation,
-            sequence=self._begun.sequence,
+            self._begun,
             background=self._background(),
             commits=self.commit,
             clock=self._clock,
             pins=pins,
             count=self.result,
-            begun_from=self._begun.resumption,
             committed=self._source_calls.committed,
         )
 

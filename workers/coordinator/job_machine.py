@@ -1,9 +1,8 @@
 """The machine of a run: moves, snapshots and the planned stop, with one `handle`. Pure.
 
 It has two parts: `CoordinatorMachine` for moves and barriers, `SnapshotMachine` for manifests and commits. What one
-part needs of the other passes inside (`PackAhead`, `StatePacked`, `SnapshotWanted`, `BarrierBegun`, `CutMade`), so
-the shell feeds an event and executes effects, and carries nothing between the parts. Every change is in STOPS and
-SNAPSHOTS; nothing here does I/O.
+part needs of the other passes inside (`SnapshotWanted`, `BarrierBegun`, `CutMade`), so the shell feeds an event and
+executes effects, and carries nothing between the parts. Every change is in STOPS and SNAPSHOTS; nothing here does I/O.
 
 One snapshot at a time, in the order of S3: all artefacts are durable before the manifest is written, the manifest is
 durable before sinks commit, and sinks have committed before the next barrier is injected. A manifest names whole
@@ -17,9 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from malstrom_py.builder.plan import Plan
+from malstrom_py.builder.plan import Plan, ancestors
 from malstrom_py.errors import InternalError
-from malstrom_py.rescale.moves.protocol import PackAhead
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.manifest import Artefact, Manifest, PartImage, PlanImage
 from malstrom_py.workers.coordinator import machine as moves
@@ -28,7 +26,6 @@ from malstrom_py.workers.coordinator.machine import (
     CoordinatorMachine,
     CutMade,
     SnapshotWanted,
-    StatePacked,
     Topology,
 )
 from malstrom_py.workers.transport.messages import Saved
@@ -80,21 +77,16 @@ OPEN: Final = WANTED | {PlannedStop.NONE, PlannedStop.DRAINING}
 
 
 class SnapshotPhase(StrEnum):
-    """The phase of the current snapshot."""
+    """The phase of the current snapshot; how far its barrier is, is the other part's."""
 
     IDLE = "idle"
-    PACKING = "packing"
-    WANTED = "wanted"
     SAVING = "saving"
     COMMITTING = "committing"
     PUBLISHING = "publishing"
 
 
 SNAPSHOTS: Final = {
-    (SnapshotPhase.IDLE, "wanted"): SnapshotPhase.PACKING,
-    (SnapshotPhase.IDLE, "last wanted"): SnapshotPhase.WANTED,
-    (SnapshotPhase.PACKING, "state is packed"): SnapshotPhase.WANTED,
-    (SnapshotPhase.WANTED, "barrier ordered"): SnapshotPhase.SAVING,
+    (SnapshotPhase.IDLE, "wanted"): SnapshotPhase.SAVING,
     (SnapshotPhase.SAVING, "all saved"): SnapshotPhase.COMMITTING,
     (SnapshotPhase.COMMITTING, "manifest stored"): SnapshotPhase.PUBLISHING,
     (SnapshotPhase.PUBLISHING, "sinks have committed"): SnapshotPhase.IDLE,
@@ -129,7 +121,7 @@ class Compacted:
 
 
 _OfSnapshot = SnapshotStarted | Saved | ManifestStored | SinksCommitted | Compacted
-_SnapshotEvent = _OfSnapshot | StatePacked | BarrierBegun | CutMade
+_SnapshotEvent = _OfSnapshot | BarrierBegun | CutMade
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +146,7 @@ class Completed:
     long: tuple[tuple[Artefact, ...], ...]
 
 
-SnapshotEffect = PackAhead | SnapshotWanted | StoreManifest | CommitSinks | Completed
+SnapshotEffect = SnapshotWanted | StoreManifest | CommitSinks | Completed
 
 Chains = dict[tuple[str, int], tuple[Artefact, ...]]
 """(step, worker) -> its artefacts, the full one first."""
@@ -195,16 +187,11 @@ class SnapshotMachine:
         """Take one event and return the effects, in order."""
         match event:
             case SnapshotStarted():
-                self._to("last wanted" if event.last else "wanted")
+                self._to("wanted")
                 self._snapshot, self._saved, self._cut_made = event.snapshot, {}, False
-                if event.last:  # no batch may come before it: the next one may fail, and it stops all workers anyway
-                    return [SnapshotWanted(event.snapshot, self.parent, last=True)]
-                return [PackAhead(event.snapshot, self.parent)]
-            case StatePacked():
-                self._to("state is packed")
-                return [SnapshotWanted(self._snapshot, self.parent)]
+                # No batch may come before the last barrier: the next one may fail, and it stops all workers anyway.
+                return [SnapshotWanted(event.snapshot, self.parent, last=event.last, packs=not event.last)]
             case BarrierBegun():
-                self._to("barrier ordered")
                 self._awaited = frozenset(event.members)
                 return []
             case CutMade():
@@ -341,14 +328,17 @@ class JobMachine:
         self.snapshots: SnapshotMachine | None = None
         self.stop = PlannedStop.NONE
 
-    def keep_snapshots(self, snapshots: SnapshotMachine) -> SnapshotMachine:
-        """Take the part for snapshots, before the first event."""
-        self.snapshots = snapshots
-        return snapshots
-
-    def handle(self, event: Event) -> list[Effect]:
-        """Take one event and return the effects, in order."""
-        return self._between(event)
+    def handle(self, event: Event | BarrierBegun | CutMade) -> list[Effect]:
+        """Take one event and return the effects, in order. What one part needs of the other is an event, too."""
+        effects: list[Effect] = []
+        for effect in self._of_part(event):
+            if isinstance(effect, SnapshotWanted):
+                effects += self.handle(effect)
+                continue
+            effects.append(effect)
+            if isinstance(effect, BarrierBegun | CutMade) and self.snapshots is not None:
+                effects += self.handle(effect)
+        return effects
 
     def stop_to(self, what: str) -> None:
         """Change the planned stop."""
@@ -357,21 +347,7 @@ class JobMachine:
             raise InternalError(f"the planned stop is {self.stop}: {what} is not expected")
         self.stop = STOPS[key]
 
-    def _between(self, event: Event | StatePacked | BarrierBegun | CutMade) -> list[Effect]:
-        """Take one event, also of the other part, and return the effects for the shell."""
-        effects: list[Effect] = []
-        for effect in self._of_part(event):
-            if isinstance(effect, PackAhead | StatePacked | SnapshotWanted):
-                effects += self._between(effect)
-                continue
-            effects.append(effect)
-            if isinstance(effect, BarrierBegun | CutMade) and self.snapshots is not None:
-                effects += self._between(effect)
-        return effects
-
-    def _of_part(
-        self, event: Event | StatePacked | BarrierBegun | CutMade
-    ) -> list[Effect | PackAhead | StatePacked | SnapshotWanted]:
+    def _of_part(self, event: Event | BarrierBegun | CutMade) -> list[Effect | SnapshotWanted]:
         if not isinstance(event, _SnapshotEvent):
             effects = self.moves.handle(event)
             self.moves.check()
@@ -393,22 +369,15 @@ def topology_of(plan: Plan) -> Topology:
     {'numbers': ('parity',)}
     """
     regions = plan.regions
-    downstream = _downstream(plan)
+    upstream = {
+        exit: {step.name for step in ancestors(plan.steps, {exit})} for region in regions for exit in region.exits
+    }
     return Topology(
-        exchanges=tuple(exit for region in regions for exit in region.exits),
+        exchanges=tuple(upstream),
         regions={region.name: region.exits for region in regions if region.entries},
         sources={
-            source: tuple(exit for exit in region.exits if exit in downstream[source])
+            source: tuple(exit for exit in region.exits if source in upstream[exit])
             for region in regions
             for source in region.sources
         },
     )
-
-
-def _downstream(plan: Plan) -> dict[str, set[str]]:
-    """Return for each step all steps downstream, also those after another exchange."""
-    found: dict[str, set[str]] = {step.name: {step.name} for step in plan.steps}
-    for step in reversed(plan.steps):
-        for ref in step.inputs:
-            found[ref.step] |= found[step.name]
-    return found

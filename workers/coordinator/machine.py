@@ -7,7 +7,7 @@ while workers join, because until then only the joiners know of it, and the work
 barrier and a move never overlap (R7): the barrier is injected when nothing moves, or between two moves of a rescale,
 and the next move waits until the barrier has passed all workers. Before a move, state may go ahead of it (R12); that is
 bounded, and a barrier waits for it as for the move. New parts of a source get their workers while nothing moves, before
-the next barrier or move (R13). Before a barrier is wanted, workers pack their state ahead (S2).
+the next barrier or move (R13). Before a barrier goes, workers pack their state ahead (S2), during moves, too.
 """
 
 from __future__ import annotations
@@ -93,12 +93,13 @@ class SnapshotWanted:
     """The barrier of ``snapshot`` is to be injected when no move is in progress (R7).
 
     ``last``: workers stop after the barrier. So the barrier waits for the end of a rescale, and no rescale starts after
-    it.
+    it. ``packs``: workers pack their state first (S2); joiners are not waited for.
     """
 
     snapshot: str
     parent: str | None = None
     last: bool = False
+    packs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class PartsFound:
     parts: tuple[tuple[str, Any], ...]
 
 
-Event = RescaleRequested | Connected | ReportReceived | RescaleCalledOff | PackAhead | SnapshotWanted | PartsFound
+Event = RescaleRequested | Connected | ReportReceived | RescaleCalledOff | SnapshotWanted | PartsFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +141,6 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class StatePacked:
-    """S2: workers have packed their state ahead of the barrier of ``snapshot``; joiners are not waited for."""
-
-    snapshot: str
-
-
-@dataclass(frozen=True, slots=True)
 class BarrierBegun:
     """The barrier of ``snapshot`` has been ordered: it has to pass ``members``."""
 
@@ -162,7 +156,7 @@ class CutMade:
     paused_s: float
 
 
-Effect = StartWorkers | Send | Ended | StatePacked | BarrierBegun | CutMade
+Effect = StartWorkers | Send | Ended | BarrierBegun | CutMade
 
 
 class CoordinatorPhase(StrEnum):
@@ -215,6 +209,9 @@ class Rescale:
     sends_ahead: bool = False
 
 
+Feeds = type[ShippedIn] | type[MarkersIn]
+"""What workers report of an exchange that regions feed, and of one that sources feed."""
+
 PlanMoves = Callable[..., Iterable[RescaleMove]]
 """As `placement.plan_moves`: the moves to a target, at least one, each of at most ``slots_max`` slots."""
 
@@ -250,9 +247,8 @@ class CoordinatorMachine:
         self._pacing = pacing
         self._ahead_least = ahead_least
         self._wanted: RescaleRequested | None = None
-        self._packing: PackAhead | None = None
-        self._unpacked: set[int] = set()
         self._barrier: SnapshotWanted | None = None
+        self._unpacked: set[int] = set()  # the workers that the barrier waits for
         self._found: dict[tuple[str, str], Any] = {}
         self._is_over = False
         self.moves_follow = False
@@ -261,8 +257,7 @@ class CoordinatorMachine:
         self._pause_s = 0.0  # the longest one of a worker in this move, or by this barrier
         self._placed: tuple[Table, tuple[int, ...]] = ((), ())
         self._missing: set[Report] = set()
-        self._shipped: dict[str, set[tuple[int, str]]] = {}
-        self._marked: dict[str, set[tuple[int, str]]] = {}
+        self._unreported: dict[tuple[Feeds, str], int] = {}  # how many of `_missing` are of a kind and an exchange
 
     def handle(self, event: Event) -> list[Effect]:
         """Take one event and return the effects, in order."""
@@ -276,14 +271,8 @@ class CoordinatorMachine:
                 return self._connected(event.worker)
             case RescaleCalledOff():
                 return self._called_off(event.error)
-            case PackAhead():
-                self._packing, self._unpacked = event, {*self.members, *self.target} - self.rescale.joining
-                return [Send(worker, event) for worker in sorted(self._unpacked)]
             case SnapshotWanted():
-                is_free = self._barrier is None and self.phase is not CoordinatorPhase.BARRIER
-                self._require(is_free, "one snapshot at a time")
-                self._barrier = event
-                return self._cut("snapshot") if self.phase is CoordinatorPhase.STEADY else []
+                return self._snapshot_wanted(event)
             case PartsFound():
                 new = {(event.source, part): position for part, position in event.parts}
                 self._found |= {part: position for part, position in new.items() if part not in self.parts}
@@ -294,7 +283,9 @@ class CoordinatorMachine:
     def _taken(self, report: Report) -> list[Effect]:
         match report:
             case PackedAhead():
-                return self._packed(report.worker)
+                was_packing = self.is_packing
+                self._unpacked.discard(report.worker)
+                return self._maybe_cut() if was_packing else []
             case BarrierPassed():
                 return self._barrier_passed(report)
             case ByesTaken():
@@ -317,8 +308,13 @@ class CoordinatorMachine:
 
     @property
     def barrier_waits(self) -> bool:
-        """Whether a barrier waits for the end of a move, and of what is sent ahead of it."""
-        return self._barrier is not None
+        """Whether a barrier waits only for the end of a move, and of what is sent ahead of it."""
+        return self._barrier is not None and not self._unpacked
+
+    @property
+    def is_packing(self) -> bool:
+        """S2: whether a barrier waits for workers that pack their state."""
+        return bool(self._unpacked)
 
     def waiting_for(self) -> str:
         """R7: return a description of the missing reports, first the reports that others wait for.
@@ -332,16 +328,10 @@ class CoordinatorMachine:
         'worker 1 to connect'
         """
         awaited = [f"worker {worker} to connect" for worker in sorted(self.rescale.joining)]
-        awaited += map(as_awaited, sorted(self._awaited(), key=in_order))
+        awaited += map(as_awaited, sorted(self._missing, key=in_order))
         left_out = len(awaited) - AWAITED_MAX
         more = [f"and {left_out} more"] if left_out > 0 else []
         return ", ".join([*awaited[:AWAITED_MAX], *more]) or "nothing"
-
-    def _awaited(self) -> set[Report]:
-        version = self.version + 1
-        marked = {MarkersIn(version, *place) for places in self._marked.values() for place in places}
-        shipped = {ShippedIn(version, *place) for places in self._shipped.values() for place in places}
-        return {*self._missing, *marked, *shipped}
 
     def check(self) -> None:
         """Raise `InternalError` if an invariant is broken."""
@@ -353,24 +343,27 @@ class CoordinatorMachine:
             self._placed = self.table, self.members
         self._require((self.phase is CoordinatorPhase.JOINING) == bool(self.rescale.joining), "joining without joiners")
         self._require(
-            self.phase is not CoordinatorPhase.STEADY or self._barrier is None,
+            self.phase is not CoordinatorPhase.STEADY or not self.barrier_waits,
             "a wanted snapshot has no barrier",
         )
 
-    def _packed(self, *workers: int) -> list[Effect]:
-        """S2: wait no longer for ``workers``, which have packed their state, or have left."""
-        if self._packing is None or not self._unpacked.intersection(workers):
-            return []
-        self._unpacked.difference_update(workers)
-        return [] if self._unpacked else [StatePacked(self._packing.snapshot)]
+    def _snapshot_wanted(self, wanted: SnapshotWanted) -> list[Effect]:
+        is_free = self._barrier is None and self.phase is not CoordinatorPhase.BARRIER
+        self._require(is_free, "one snapshot at a time")
+        self._barrier = wanted
+        if not wanted.packs:
+            return self._maybe_cut()
+        self._unpacked = {*self.members, *self.target} - self.rescale.joining
+        return [self._pack(wanted, worker) for worker in sorted(self._unpacked)]
 
-    def _gone(self) -> list[Effect]:
-        """S2: wait no longer for leavers, nor for joiners whose rescale was called off."""
-        return self._packed(*self._unpacked.difference(self.members))
+    def _pack(self, wanted: SnapshotWanted, worker: int) -> Effect:
+        return Send(worker, PackAhead(wanted.snapshot, wanted.parent))
+
+    def _maybe_cut(self) -> list[Effect]:
+        return self._cut("snapshot") if self.phase is CoordinatorPhase.STEADY and self.barrier_waits else []
 
     def _cut(self, what: str) -> list[Effect]:
         barrier, self._barrier = self._barrier, None
-        self._packing = None
         assert barrier is not None
         self._is_over = barrier.last
         self._to(what)
@@ -405,12 +398,11 @@ class CoordinatorMachine:
         return [Send(worker, AddParts(source, tuple(parts))) for (worker, source), parts in orders.items()]
 
     def _begin(self) -> list[Effect]:
+        self._unpacked.intersection_update(self.members)  # S2: who has left, or was called off, packs nothing
         added = self._add_parts()
         if self._is_over:
             return []
-        if self._barrier is not None:
-            return [*added, *self._cut("snapshot")]
-        return [*added, *self._begin_rescale()]
+        return [*added, *(self._maybe_cut() or self._begin_rescale())]
 
     def _begin_rescale(self) -> list[Effect]:
         asked, self._wanted = self._wanted, None
@@ -441,7 +433,8 @@ class CoordinatorMachine:
         if joiner not in self.rescale.joining:
             return []  # its rescale has been called off
         self.rescale = replace(self.rescale, joining=self.rescale.joining - {joiner})
-        packing: list[Effect] = [Send(joiner, self._packing)] if self._packing else []
+        wanted = self._barrier
+        packing = [] if wanted is None or not wanted.packs else [self._pack(wanted, joiner)]
         if self.rescale.joining:
             return packing
         self._to("all connected")
@@ -454,7 +447,7 @@ class CoordinatorMachine:
         if self._wanted is not None and self._wanted.evens_out and self._wanted.members == self.rescale.members:
             self._wanted = replace(self._wanted, members=self.members)
         forgotten = [Send(worker, ForgetKeys()) for worker in self._losing()]
-        return [Ended(self.members, self.version, error), *forgotten, *self._gone(), *self._begin()]
+        return [Ended(self.members, self.version, error), *forgotten, *self._begin()]
 
     def _start_moving(self) -> list[Effect]:
         self.rescale = rescale = replace(self.rescale, sends_ahead=self._ahead_least is not None)
@@ -497,32 +490,20 @@ class CoordinatorMachine:
         }
         gaining = {(part.taker, part.source) for part in move.parts}
         self._missing |= {PartsPolled(move.version, worker, source) for worker, source in gaining}
-        self._shipped = {
-            region: {(worker, exchange) for worker in move.everyone for exchange in exchanges}
-            for region, exchanges in topology.regions.items()
-            if exchanges
-        }
-        self._marked = {
-            source: {(worker, exchange) for worker in move.everyone for exchange in exchanges}
-            for source, exchanges in topology.sources.items()
-        }
+        feeds: list[Feeds] = [ShippedIn, MarkersIn]
+        fed = {(kind, exchange) for kind in feeds for exits in self._fed(kind).values() for exchange in exits}
+        self._missing |= {kind(move.version, worker, exchange) for kind, exchange in fed for worker in move.everyone}
+        self._unreported = dict.fromkeys(fed, len(move.everyone))
         orders: list[Effect] = [Send(worker, StartMove(move)) for worker in move.everyone]
-        return orders + [effect for source in topology.sources for effect in self._maybe_poll(source)]
+        polled = (source for source, exits in topology.sources.items() if not exits)
+        return orders + [order for source in polled for order in self._complete(MarkersIn, source)]
 
     def _reported(self, report: Report) -> list[Effect]:
         self._require(self.phase is CoordinatorPhase.MOVING, f"{report} while nothing moves")
         effects: list[Effect] = []
         match report:
-            case ShippedIn():
-                for region, missing in self._shipped.items():
-                    if (report.worker, report.exchange) in missing:
-                        missing.discard((report.worker, report.exchange))
-                        effects += self._maybe_open(region)
-            case MarkersIn():
-                for source, missing in self._marked.items():
-                    if (report.worker, report.exchange) in missing:
-                        missing.discard((report.worker, report.exchange))
-                        effects += self._maybe_poll(source)
+            case ShippedIn() | MarkersIn():
+                effects = self._exchange_reported(report)
             case _:
                 self._require(report in self._missing, f"{report} was not expected")
                 self._missing.discard(report)
@@ -531,23 +512,36 @@ class CoordinatorMachine:
                     self.moved = self.moved.plus(report)
         return effects + self._maybe_end()
 
-    def _maybe_open(self, region: str) -> list[Effect]:
-        """R6: open the gained slots of ``region`` if all workers have taken Shipped on all exchanges that it feeds."""
-        move = self._current_move()
-        if self._shipped[region]:
-            return []
-        return [Send(worker, OpenSlots(move.version, region)) for worker in move.new]
+    def _fed(self, kind: Feeds) -> Mapping[str, tuple[str, ...]]:
+        """Return what sends ``kind`` on which exchanges: regions Shipped, sources markers."""
+        return self._topology.regions if kind is ShippedIn else self._topology.sources
 
-    def _maybe_poll(self, source: str) -> list[Effect]:
-        """R6: poll the gained parts of ``source`` if all workers have all markers on all exchanges that it feeds."""
-        move = self._current_move()
-        if self._marked[source]:
+    def _exchange_reported(self, report: ShippedIn | MarkersIn) -> list[Effect]:
+        """R6: continue with what all workers have reported on each exchange that it feeds."""
+        if report not in self._missing:
+            return []  # only regions feed the exchange, or only sources
+        self._missing.discard(report)
+        kind, unreported = type(report), self._unreported
+        unreported[kind, report.exchange] -= 1
+        if unreported[kind, report.exchange]:
             return []
-        takers = sorted({part.taker for part in move.parts if part.source == source})
-        return [Send(worker, PollParts(move.version, source)) for worker in takers]
+        complete = (
+            name
+            for name, exits in self._fed(kind).items()
+            if report.exchange in exits and not any(unreported[kind, exchange] for exchange in exits)
+        )
+        return [order for name in complete for order in self._complete(kind, name)]
+
+    def _complete(self, kind: Feeds, name: str) -> list[Effect]:
+        """R6: open the gained slots of a region, or poll the gained parts of a source."""
+        move = self._current_move()
+        if kind is ShippedIn:
+            return [Send(worker, OpenSlots(move.version, name)) for worker in move.new]
+        takers = sorted({part.taker for part in move.parts if part.source == name})
+        return [Send(worker, PollParts(move.version, name)) for worker in takers]
 
     def _maybe_end(self) -> list[Effect]:
-        if self._missing or any(self._shipped.values()) or any(self._marked.values()):
+        if self._missing:
             return []
         move, self._move = self._current_move(), None
         slots = sum(was != now for was, now in zip(self.table, move.table, strict=True))
@@ -560,7 +554,7 @@ class CoordinatorMachine:
         leavers = tuple(worker for worker in move.old if worker not in staying)
         self.version, self.members, self.table = move.version, move.new, move.table
         self.parts |= {(part.source, part.part): part.taker for part in move.parts}
-        if move.more and self._barrier is not None and not self._barrier.last:
+        if move.more and self.barrier_waits and self._barrier is not None and not self._barrier.last:
             self.moves_follow = True
             return self._cut("move ended, snapshot")
         if move.more:
@@ -588,7 +582,7 @@ class CoordinatorMachine:
 
     def _all_gone(self) -> list[Effect]:
         self._to("all Byes taken")
-        return [Ended(self.members, self.version), *self._gone(), *self._begin()]
+        return [Ended(self.members, self.version), *self._begin()]
 
     def _to(self, what: str) -> None:
         key = (self.phase, what)

@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
+from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, FencedError, InternalError, MalstromError, SnapshotError
 from malstrom_py.logs import log
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.ids import next_snapshot_id
-from malstrom_py.snapshot.manifest import Artefact, Manifest, PlanImage, artefact_path
+from malstrom_py.snapshot.manifest import Artefact, Manifest, artefact_path
 from malstrom_py.snapshot.selection import check_claim, copy_savepoint
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.verification import load_verified
@@ -30,7 +31,8 @@ from malstrom_py.workers.coordinator import job_machine as machine
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.job_machine import OPEN, WANTED, Effect, Event, JobMachine, PlannedStop
 from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade
-from malstrom_py.workers.coordinator.restore_point import RestorePoint
+from malstrom_py.workers.coordinator.recovery import RunStart
+from malstrom_py.workers.coordinator.restore_point import plan_image
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.background import Background
 from malstrom_py.workers.engine.snapshot_capture import CapturedState, persistently, save
@@ -43,6 +45,8 @@ _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 SAVE_DEADLINE_S: Final = 600.0
 """How long a snapshot may take until its state is packed, and from the end of its barrier to its manifest."""
 
+_WRITTEN_IN: Final = frozenset({machine.SnapshotPhase.SAVING, machine.SnapshotPhase.COMMITTING})
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
@@ -52,8 +56,23 @@ class SnapshotRequest:
     copy_to: Snapshots | None = None
 
 
+@dataclass(slots=True)
+class _Snapshot:
+    """The snapshot in progress, or the last one. ``requests``: those that it answers; ``passed_s``: when its barrier
+    had passed all workers, which it has ``paused_s`` at most; ``manifest``: once all workers have saved.
+    """
+
+    id: SnapshotId
+    began_s: float
+    requests: list[SnapshotRequest]
+    passed_s: float | None = None
+    paused_s: float = 0.0
+    manifest: Manifest | None = None
+
+
 class SnapshotCoordinator:
-    """The coordinator of the snapshots of one incarnation of ``job``. ``pins``: the pinned inputs of sources.
+    """The coordinator of the snapshots of the run of ``plan`` that has begun as ``start`` says. ``pins``: the pinned
+    inputs of sources.
 
     ``job_machine``: the machine of the run, which gets its part for snapshots here; ``handle`` feeds it with an event.
     ``committed`` is called after each snapshot with the positions of sources: step -> part -> position.
@@ -63,24 +82,20 @@ class SnapshotCoordinator:
         self,
         job_machine: JobMachine,
         handle: Callable[[Event], None],
-        job: str,
-        plan: PlanImage,
+        plan: Plan,
         options: Snapshots,
-        checkpointer: Checkpointer,
+        start: RunStart,
         *,
-        incarnation: int,
-        sequence: int,
         background: Background,
         commits: SinkCommits,
         clock: Clock,
         pins: Mapping[str, Any],
         count: Callable[[], RunResult],
-        begun_from: RestorePoint | None = None,
-        committed: Callable[[Mapping[str, Mapping[Part, Any]]], None] = lambda _: None,
+        committed: Callable[[Mapping[str, Mapping[Part, Any]]], None],
     ) -> None:
-        self.checkpointer = checkpointer
+        self.checkpointer = start.checkpointer
         self.background = background
-        self._job = job
+        self._job = plan.job
         self._options = options
         self._commits = commits
         self._clock = clock
@@ -89,30 +104,25 @@ class SnapshotCoordinator:
         self._committed = committed
         self._job_machine = job_machine
         self._handle = handle
-        snapshots = machine.SnapshotMachine(
-            job,
-            plan,
-            incarnation=incarnation,
-            sequence=sequence,
+        resumption = start.resumption
+        self._machine = job_machine.snapshots = machine.SnapshotMachine(
+            plan.job,
+            plan_image(plan),
+            incarnation=start.incarnation,
+            sequence=start.sequence,
             chain_max=options.chain_max,
-            parent=None if begun_from is None else begun_from.manifest.id,
-            chains=None if begun_from is None else begun_from.continued,
+            parent=None if resumption is None else resumption.manifest.id,
+            chains=None if resumption is None else resumption.continued,
         )
-        self._machine = job_machine.keep_snapshots(snapshots)
         self._requests: list[SnapshotRequest] = []
-        self._answered_by_this: list[SnapshotRequest] = []
-        self._now: SnapshotId | None = None
-        self._manifest: Manifest | None = None
-        self._passed_s: float | None = None
+        self._now = _Snapshot(commits.snapshot, clock.monotonic_s(), [])
         self._next_s = clock.monotonic_s() + (options.interval_s or 0.0)
         self._compacting: dict[tuple[str, int], list[tuple[Artefact, ...]]] = {}
         self._copying: list[tuple[Artefact, ...]] = []
-        self._began_at_s = 0.0
-        self._paused_s = 0.0
         self._took = (0, 0.0, 0.0)
         self.completed = 0
         self._is_held = False
-        self._last = None if begun_from is None else begun_from.manifest
+        self._last = None if resumption is None else resumption.manifest
 
     @property
     def status(self) -> SnapshotStatus:
@@ -169,11 +179,9 @@ class SnapshotCoordinator:
         match effect:
             case BarrierBegun():
                 # Output that sinks pre-commit from now on belongs to the next snapshot.
-                self._passed_s = None
-                self._commits.next(next_snapshot_id(self._clock.now_s(), after=self._now))
+                self._commits.next(next_snapshot_id(self._clock.now_s(), after=self._now.id))
             case CutMade():
-                self._passed_s = self._clock.monotonic_s()
-                self._paused_s = effect.paused_s
+                self._now.passed_s, self._now.paused_s = self._clock.monotonic_s(), effect.paused_s
             case machine.StoreManifest():
                 self._store(effect.manifest)
             case machine.CommitSinks():
@@ -197,15 +205,14 @@ class SnapshotCoordinator:
         self.background.close()
 
     def _begin(self) -> None:
-        self._answered_by_this, self._requests = self._requests, []
+        requests, self._requests = self._requests, []
         # A snapshot that was in progress when the stop was planned is not the last one.
         if self._job_machine.stop in WANTED:
             self._job_machine.stop_to("begin")
-        self._began_at_s = self._clock.monotonic_s()
-        self._now = self._commits.snapshot
+        self._now = _Snapshot(self._commits.snapshot, self._clock.monotonic_s(), requests)
         if self._options.interval_s is not None:
-            self._next_s = self._clock.monotonic_s() + self._options.interval_s
-        self._handle(machine.SnapshotStarted(self._now, self._job_machine.stop is PlannedStop.SUSPENDING))
+            self._next_s = self._now.began_s + self._options.interval_s
+        self._handle(machine.SnapshotStarted(self._now.id, self._job_machine.stop is PlannedStop.SUSPENDING))
 
     @property
     def _is_final(self) -> bool:
@@ -219,12 +226,13 @@ class SnapshotCoordinator:
 
     def _store(self, manifest: Manifest) -> None:
         now = datetime.fromtimestamp(self._clock.now_s(), UTC)
-        self._manifest = manifest = replace(
+        self._now.manifest = manifest = replace(
             manifest,
             created=now.isoformat(),
             sinks=self._commits.payloads(manifest.id),
             pins=self._pins,
-            result=self._result() if self._is_final else None,
+            # The counts of the job, including this snapshot.
+            result=as_plain(replace(self._count(), snapshots=self.completed + 1)) if self._is_final else None,
         )
         checkpointer = self.checkpointer
         # From now on the snapshot may be durable, even if this run does not learn it.
@@ -235,10 +243,6 @@ class SnapshotCoordinator:
             persistently(lambda: checkpointer.update_latest(manifest.id))
 
         self.background.submit(store, self._stored)
-
-    def _result(self) -> dict[str, Any]:
-        """Return the counts of the job, including this snapshot."""
-        return as_plain(replace(self._count(), snapshots=self.completed + 1))
 
     def _stored(self, result: BaseException | None) -> None:
         if result is not None:
@@ -255,10 +259,10 @@ class SnapshotCoordinator:
 
         The check is not needed for S3: a commit that is repeated changes nothing. It ends a replaced run early.
         """
-        if self._manifest is None or not self._commits.any:
+        if self._now.manifest is None or not self._commits.any:
             return
         try:
-            check_claim(self.checkpointer, self._manifest)
+            check_claim(self.checkpointer, self._now.manifest)
         except FencedError:
             raise
         except SnapshotError as error:
@@ -272,13 +276,12 @@ class SnapshotCoordinator:
 
     def _complete(self, completed: machine.Completed) -> None:
         self.completed += 1
-        self._last, self._manifest = self._manifest, None
-        self._log_completed()
-        if self._last is not None:
-            self._committed(positions_in(self._last))
-        answered, self._answered_by_this = self._answered_by_this, []
-        for request in answered:
-            self._answer(request, completed.snapshot)
+        self._last = manifest = self._now.manifest
+        assert manifest is not None
+        self._log_completed(manifest)
+        self._committed(positions_in(manifest))
+        for request in self._now.requests:
+            self._answer(request, manifest)
         if not self._is_final:
             for chain in completed.long:
                 self._compact(chain)
@@ -310,34 +313,32 @@ class SnapshotCoordinator:
         if is_last:
             self._job_machine.stop_to("done")
 
-    def _log_completed(self) -> None:
-        assert self._last is not None
-        took_s = self._clock.monotonic_s() - self._began_at_s
-        written = sum(artefact.size for artefact in self._last.artefacts if artefact.snapshot == self._last.id)
-        self._took = (written, took_s, self._paused_s)
+    def _log_completed(self, manifest: Manifest) -> None:
+        took_s, paused_s = self._clock.monotonic_s() - self._now.began_s, self._now.paused_s
+        written = sum(artefact.size for artefact in manifest.artefacts if artefact.snapshot == manifest.id)
+        self._took = (written, took_s, paused_s)
         log(
             _LOG,
             logging.INFO,
             "job %s: snapshot %s is complete: workers paused for at most %.4f s, %d bytes written, %.3f s in all",
-            *(self._job, self._last.id, self._paused_s, written, took_s),
+            *(self._job, manifest.id, paused_s, written, took_s),
             job=self._job,
-            incarnation=self._last.incarnation,
-            snapshot=self._last.id,
+            incarnation=manifest.incarnation,
+            snapshot=manifest.id,
             bytes=written,
-            pause_s=round(self._paused_s, 4),
+            pause_s=round(paused_s, 4),
             duration_s=round(took_s, 3),
         )
 
-    def _answer(self, request: SnapshotRequest, snapshot: SnapshotId) -> None:
-        if request.copy_to is None:
-            request.done(snapshot)
+    def _answer(self, request: SnapshotRequest, manifest: Manifest) -> None:
+        copy_to, artefacts = request.copy_to, tuple(manifest.artefacts)
+        if copy_to is None:
+            request.done(manifest.id)
             return
-        assert self._last is not None
-        copy_to, manifest = request.copy_to, self._last
-        self._copying.append(tuple(manifest.artefacts))
+        self._copying.append(artefacts)
 
         def was_copied(result: SnapshotId | BaseException) -> None:
-            self._copying.remove(tuple(manifest.artefacts))
+            self._copying.remove(artefacts)
             if isinstance(result, BaseException) and not isinstance(result, MalstromError):
                 raise result
             request.done(result)
@@ -376,24 +377,20 @@ class SnapshotCoordinator:
             self._handle(machine.Compacted(chain, result))
 
     def _check_deadline(self) -> None:
-        is_packing = self._machine.phase is machine.SnapshotPhase.PACKING
-        if is_packing and self._clock.monotonic_s() - self._began_at_s > SAVE_DEADLINE_S:
-            raise DeadlineError(
-                f"job {self._job!r}: workers have not packed their state for snapshot {self._now} within "
-                f"{SAVE_DEADLINE_S:g} s",
-                wait=f"state to be packed for snapshot {self._now}",
-                deadline_s=SAVE_DEADLINE_S,
-            )
-        waits = self._machine.phase in {machine.SnapshotPhase.SAVING, machine.SnapshotPhase.COMMITTING}
+        now, late_s = self._now, self._clock.monotonic_s() - SAVE_DEADLINE_S
+        if self._job_machine.moves.is_packing and now.began_s < late_s:
+            what = f"workers have not packed their state for snapshot {now.id} within {SAVE_DEADLINE_S:g} s"
+            wait = f"state to be packed for snapshot {now.id}"
         # `Coordinator.check_deadline` limits the time of the barrier.
-        passed_s = self._passed_s if waits else None
-        if passed_s is not None and self._clock.monotonic_s() - passed_s > SAVE_DEADLINE_S:
-            raise DeadlineError(
-                f"job {self._job!r}: snapshot {self._now} has not been written to {self.checkpointer} within "
-                f"{SAVE_DEADLINE_S:g} s: check that the store responds",
-                wait=f"snapshot {self._now} to be written",
-                deadline_s=SAVE_DEADLINE_S,
+        elif self._machine.phase in _WRITTEN_IN and now.passed_s is not None and now.passed_s < late_s:
+            what = (
+                f"snapshot {now.id} has not been written to {self.checkpointer} within {SAVE_DEADLINE_S:g} s: check "
+                f"that the store responds"
             )
+            wait = f"snapshot {now.id} to be written"
+        else:
+            return
+        raise DeadlineError(f"job {self._job!r}: {what}", wait=wait, deadline_s=SAVE_DEADLINE_S)
 
 
 def positions_in(manifest: Manifest) -> dict[str, dict[Part, Any]]:

@@ -272,21 +272,21 @@ def credit_twice(right: Right) -> Right:
 
 def opened_after_one(right: Right) -> Right:
     """Gained slots are opened when Shipped is in everywhere on one of the exchanges of their region."""
-    return _after_one(right, ShippedIn, "_shipped", "_maybe_open")
+    return _after_one(right, ShippedIn)
 
 
 def polled_after_one(right: Right) -> Right:
     """A gained part is read when the markers are in everywhere on one of the exchanges of its source."""
-    return _after_one(right, MarkersIn, "_marked", "_maybe_poll")
+    return _after_one(right, MarkersIn)
 
 
-def _after_one(right: Right, kind: Any, name: str, act: str) -> Right:
+def _after_one(right: Right, kind: Any) -> Right:
     def reported(machine: Any, report: Any) -> Any:
-        if isinstance(report, kind):
-            for missing in getattr(machine, name).values():
-                here = {place for place in missing if place[1] == report.exchange}
-                if here == {(report.worker, report.exchange)}:
-                    missing.intersection_update(here)
+        if isinstance(report, kind) and machine._unreported.get((kind, report.exchange)) == 1:
+            beside = {name for exits in machine._fed(kind).values() if report.exchange in exits for name in exits}
+            beside.discard(report.exchange)
+            machine._missing = {r for r in machine._missing if not (isinstance(r, kind) and r.exchange in beside)}
+            machine._unreported.update({(kind, name): 0 for name in beside})
         return right(machine, report)
 
     return reported

@@ -38,6 +38,13 @@ class Coordinator(cm.CoordinatorMachine):
     def _forget(self, *kinds: type[Report]) -> None:
         self._missing = {report for report in self._missing if not isinstance(report, kinds)}
 
+    def _take_for_all(self, report: ShippedIn | MarkersIn) -> None:
+        """Take it that all other workers have reported the same."""
+        kind = type(report)
+        others = {r for r in self._missing if isinstance(r, kind) and r.exchange == report.exchange and r != report}
+        self._missing -= others
+        self._unreported[kind, report.exchange] -= len(others)
+
 
 class RequestLost(Coordinator):
     """R9: a request during a rescale is dropped."""
@@ -65,13 +72,8 @@ class OpensAtTheFirstShipped(Coordinator):
     """R6: gained slots are opened when one worker has taken Shipped."""
 
     def _reported(self, report: Report) -> list[ce.Effect]:
-        if isinstance(report, ShippedIn):
-            self._shipped = {
-                region: set() if any(name == report.exchange for _, name in missing) else missing
-                for region, missing in self._shipped.items()
-            }
-            opened = [e for region in self._shipped for e in self._maybe_open(region)]
-            return [*opened, *self._maybe_end()]
+        if isinstance(report, ShippedIn) and report in self._missing:
+            self._take_for_all(report)
         return super()._reported(report)
 
 
@@ -79,29 +81,20 @@ class ReleasesAfterOneExchange(Coordinator):
     """R6: a part is released when one of its source's exchanges has all markers."""
 
     def _reported(self, report: Report) -> list[ce.Effect]:
-        effects = super()._reported(report)
-        if isinstance(report, MarkersIn) and self.phase is cm.CoordinatorPhase.MOVING:
-            effects += [e for source in self._marked for e in self._maybe_poll(source)]
-        return effects
-
-    def _maybe_poll(self, source: str) -> list[ce.Effect]:
-        missing, exchanges = self._marked[source], self._topology.sources[source]
-        full = {name for _, name in missing}
-        if not missing or all(name in full for name in exchanges):
-            return super()._maybe_poll(source)
-        self._marked[source] = set()
-        return super()._maybe_poll(source)
+        if isinstance(report, MarkersIn) and self._unreported.get((MarkersIn, report.exchange)) == 1:
+            beside = {name for exits in self._topology.sources.values() if report.exchange in exits for name in exits}
+            for exchange in beside - {report.exchange}:
+                self._missing = {r for r in self._missing if not (isinstance(r, MarkersIn) and r.exchange == exchange)}
+                self._unreported[MarkersIn, exchange] = 0
+        return super()._reported(report)
 
 
 class ReleasesAfterOneWorker(Coordinator):
     """R6: a part is released when one worker has all markers."""
 
     def _reported(self, report: Report) -> list[ce.Effect]:
-        if isinstance(report, MarkersIn):
-            here = [s for s, exs in self._topology.sources.items() if report.exchange in exs and self._marked[s]]
-            for source in here:
-                self._marked[source] = set()
-            return [e for source in here for e in self._maybe_poll(source)] + self._maybe_end()
+        if isinstance(report, MarkersIn) and report in self._missing:
+            self._take_for_all(report)
         return super()._reported(report)
 
 
@@ -112,15 +105,11 @@ class UninvolvedNotAsked(Coordinator):
         move = self._current_move()
         involved = {w for was, now in zip(self.table, move.table, strict=True) if was != now for w in (was, now)}
         involved |= {worker for part in move.parts for worker in (part.giver, part.taker)}
-        kept = (self._missing, self._shipped, self._marked)
-        self._missing = {report for report in self._missing if report.worker in involved}
-        self._shipped, self._marked = (
-            {name: {pair for pair in missing if pair[0] in involved} for name, missing in waits.items()}
-            for waits in (self._shipped, self._marked)
-        )
+        missing = self._missing
+        self._missing = {report for report in missing if report.worker in involved}
         effects = super()._maybe_end()
         if self._move is move:
-            self._missing, self._shipped, self._marked = kept
+            self._missing = missing
         return effects
 
 
@@ -138,8 +127,7 @@ class EndsBeforePartsAreReleased(Coordinator):
 
     def _order_move(self) -> list[ce.Effect]:
         effects = super()._order_move()
-        self._forget(PartsPolled)
-        self._marked = {source: set() for source in self._marked}
+        self._forget(PartsPolled, MarkersIn)
         return effects
 
 

@@ -253,25 +253,32 @@ def test_r8_byes_are_named_with_who_takes_them_and_where() -> None:
 def test_s2_state_is_packed_while_moves_go_on_and_joiners_and_leavers_are_not_waited_for() -> None:
     machine = made((0, 1), (0, 1, 0, 1), slots_max=8)
     move = move_of(machine.handle(ce.RescaleRequested((1,))))
-    order = PackAhead("one", "zero")
-    assert machine.handle(order) == [ce.Send(worker, order) for worker in (0, 1)]
+    order, wanted = PackAhead("one", "zero"), ce.SnapshotWanted("one", "zero", packs=True)
+    assert machine.handle(wanted) == [ce.Send(worker, order) for worker in (0, 1)]
     assert told(machine, PackedAhead("one", 1)) == []
     machine.handle(ce.RescaleRequested((1, 2)))
     byes = told(machine, *all_reports(move), ByesTaken(1, 1, "A"), ByesTaken(1, 1, "B"))
-    assert ce.StatePacked("one") in byes, "the other one has left"
-    assert machine.handle(Connected(2))[0] == ce.Send(2, order)
-    assert told(machine, PackedAhead("one", 2)) == []
-    assert machine.handle(ce.SnapshotWanted("one", "zero")) == [], "it waits for the end of a move (R7)"
+    assert ce.BarrierBegun("one", (1,)) in byes, "the other one has left"
+
+
+def test_s2_a_joiner_packs_its_state_before_a_barrier_that_waits_for_its_move() -> None:
+    machine = made((0,), (0, 0), slots_max=8)
+    machine.handle(ce.RescaleRequested((0, 1)))
+    order = PackAhead("one", "zero")
+    assert machine.handle(ce.SnapshotWanted("one", "zero", packs=True)) == [ce.Send(0, order)]
+    assert told(machine, PackedAhead("one", 0)) == [], "it waits for the end of the rescale (R7)"
+    assert machine.handle(Connected(1))[0] == ce.Send(1, order)
+    assert told(machine, PackedAhead("one", 1)) == []
 
 
 def test_s2_a_joiner_whose_rescale_was_called_off_packs_nothing(coordinator: cm.CoordinatorMachine) -> None:
     request(coordinator, 0, 1, 2, 3)
     coordinator.handle(Connected(2))
-    order = PackAhead("one", None)
-    assert coordinator.handle(order) == [ce.Send(worker, order) for worker in (0, 1, 2)]
+    order = PackAhead("one")
+    assert coordinator.handle(ce.SnapshotWanted("one", packs=True)) == [ce.Send(worker, order) for worker in (0, 1, 2)]
     assert told(coordinator, PackedAhead("one", 0), PackedAhead("one", 1)) == []
     late = DeadlineError("they did not start", wait="the start", deadline_s=1.0)
-    assert ce.StatePacked("one") in coordinator.handle(ce.RescaleCalledOff(late))
+    assert ce.BarrierBegun("one", (0, 1)) in coordinator.handle(ce.RescaleCalledOff(late))
 
 
 def passed(snapshot: str, *workers: int) -> list[Report]:

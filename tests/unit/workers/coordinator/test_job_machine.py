@@ -20,7 +20,7 @@ from malstrom_py.snapshot.manifest import Artefact, PlanImage, artefact_path
 from malstrom_py.workers.coordinator import job_machine as sm
 from malstrom_py.workers.coordinator import machine as ce
 from malstrom_py.workers.coordinator.job_machine import STOPS, JobMachine, PlannedStop, topology_of
-from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, SnapshotWanted, StatePacked, Topology
+from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade, SnapshotWanted, Topology
 from malstrom_py.workers.transport.messages import Saved
 
 
@@ -31,7 +31,7 @@ def two_workers() -> JobMachine:
 
 def saving() -> JobMachine:
     machine = two_workers()
-    machine.keep_snapshots(sm.SnapshotMachine("job", PlanImage(2), incarnation=1, sequence=1, chain_max=2))
+    machine.snapshots = sm.SnapshotMachine("job", PlanImage(2), incarnation=1, sequence=1, chain_max=2)
     return machine
 
 
@@ -172,9 +172,7 @@ def saved(
 
 
 def begun(made: sm.SnapshotMachine, snapshot: SnapshotId, *members: int) -> list[sm.SnapshotEffect]:
-    (packing,) = made.handle(sm.SnapshotStarted(snapshot))
-    assert packing == PackAhead(snapshot, made.parent)
-    wanted = made.handle(StatePacked(snapshot))
+    wanted = made.handle(sm.SnapshotStarted(snapshot))
     made.handle(BarrierBegun(snapshot, members))
     return wanted
 
@@ -190,7 +188,7 @@ def completed(made: sm.SnapshotMachine, snapshot: SnapshotId, *images: Saved) ->
 
 def test_s3_a_manifest_is_written_when_all_have_saved_and_the_barrier_has_passed() -> None:
     made = machine()
-    assert begun(made, ONE, 0, 1) == [SnapshotWanted(ONE, None)]
+    assert begun(made, ONE, 0, 1) == [SnapshotWanted(ONE, None, packs=True)]
     assert made.handle(saved(ONE, 0)) == []
     assert made.handle(saved(ONE, 1)) == []
     (stored,) = made.handle(CutMade(ONE, 0.0))
@@ -212,7 +210,7 @@ def test_s3_sinks_commit_behind_the_manifest_and_nothing_goes_before_they_have()
     with pytest.raises(InternalError, match="wanted is not expected"):
         made.handle(sm.SnapshotStarted(TWO))
     assert made.handle(sm.SinksCommitted()) == [sm.Completed(ONE, ())]
-    assert made.handle(sm.SnapshotStarted(TWO)) == [PackAhead(TWO, ONE)]
+    assert made.handle(sm.SnapshotStarted(TWO)) == [SnapshotWanted(TWO, ONE, packs=True)]
 
 
 def test_s3_the_barrier_of_a_stop_is_the_last_and_no_batch_comes_before_it() -> None:
