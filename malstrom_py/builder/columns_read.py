@@ -23,6 +23,8 @@ from malstrom_py.sources.base import as_source
 
 def narrow_sources(steps: Sequence[Step]) -> list[Step]:
     """Return ``steps`` with sources that read only the columns that the others read, where these are known."""
+    if not any(map(_is_read, steps)):  # the plan of a step under test: what its functions read is not looked up
+        return list(steps)
     needed = columns_needed(steps)
     gathering, saving = _gathered(steps), _saved(steps)
     return [
@@ -32,7 +34,7 @@ def narrow_sources(steps: Sequence[Step]) -> list[Step]:
             gathers=step.name in gathering,
             saves_much=saving[step.name] >= _SAVED_BY_COLUMNS,
         )
-        if step.kind == "source"
+        if _is_read(step)
         else step
         for step in steps
     ]
@@ -120,10 +122,12 @@ def _takes_columns(step: Step) -> bool:
     return options.get("column") is not None or getattr(kind, "takes_columns", False) is True
 
 
+def _is_read(step: Step) -> bool:
+    return isinstance(step.factory, partial) and step.factory.func is ReadSource
+
+
 def _narrowed(step: Step, columns: frozenset[str] | None, *, gathers: bool, saves_much: bool) -> Step:
-    factory = step.factory
-    if not isinstance(factory, partial) or factory.func is not ReadSource:
-        return step
+    factory: Any = step.factory
     former = ("columns", "dict_columns")  # of former functions
     keywords = {name: value for name, value in factory.keywords.items() if name not in former}
     source = as_source(keywords["source"])

@@ -152,7 +152,7 @@ def plan_single_step(
         if step.dead_letter_port is not None
     ]
     dead_letters = _record(job, "dead-letters", buried)
-    return SingleStep(job.plan(), names, outputs, dead_letters)
+    return SingleStep(job.plan() if buried else plan, names, outputs, dead_letters)
 
 
 def _check_factory(factory: object, inputs: int) -> None:

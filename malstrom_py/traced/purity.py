@@ -9,6 +9,7 @@ import builtins
 import dis
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from datetime import date, datetime, timedelta
+from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any, Final
 
@@ -149,7 +150,7 @@ class Checking:
         code, globals_, note = function.__code__, function.__globals__, self.outside.note
         of_module: dict[str, Any] = getattr(function, "__builtins__")  # noqa: B009  it has no type
         known: dict[str, Any] = {"__builtins__": {}}
-        for name in {one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"}:
+        for name in {one.argval for one in _instructions(code) if one.opname == "LOAD_GLOBAL"}:
             if name in globals_ and name != "__builtins__":
                 value = globals_[name]
                 note(lambda name=name: globals_[name], value)  # type: ignore[misc]
@@ -185,7 +186,7 @@ class Checking:
         """Raise `Impure` if ``code`` may have an effect. ``given``: those of its arguments that are proxies."""
         if code.co_flags & 0x2AC:  # *args, **kwargs, a generator, a coroutine
             raise Impure("is not a function of a row that returns a value")
-        before, outside, instructions = None, self.outside, list(dis.get_instructions(code))
+        before, outside, instructions = None, self.outside, _instructions(code)
         for place, one in enumerate(instructions):
             name = one.opname
             if name not in _HARMLESS:
@@ -203,6 +204,12 @@ class Checking:
 _BUILTINS: Final = {name: getattr(builtins, name) for name in CALLED}
 
 
+@lru_cache(maxsize=1000)
+def _instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
+    """Return the instructions of ``code``: one function is checked for each kind of its row."""
+    return tuple(dis.get_instructions(code))
+
+
 def _cell(value: Any) -> Any:
     return (lambda: value).__closure__[0]  # type: ignore[index]
 
@@ -216,7 +223,7 @@ _ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")
 
 def _given(code: CodeType, defaults: int) -> set[str]:
     """Return the arguments without a default that are always what the function was given."""
-    stored = [one.argval for one in dis.get_instructions(code) if one.opname.startswith(("STORE_FAST", "DELETE_FAST"))]
+    stored = [one.argval for one in _instructions(code) if one.opname.startswith(("STORE_FAST", "DELETE_FAST"))]
     names = {name for one in stored for name in (one if isinstance(one, tuple) else (one,))}
     return set(code.co_varnames[: code.co_argcount - defaults]) - names
 
