@@ -63,12 +63,14 @@ def laws_of(changed: set[str]) -> set[str]:
     }
     if not subjects:
         return set()
-    from tests.laws.test_all_operators import TABLE  # slow imports, for a change of a step only
+    from tests.laws.test_all_operators import FURTHER, TABLE  # slow imports, for a change of a step only
     from tests.laws.test_forms import CASES, modules_of
 
     every_law = "tests/laws/test_all_operators.py::test_a_step_of_ours_obeys_every_law"
     every_form = "tests/laws/test_forms.py::test_columns_rows_and_a_mix_give_the_same"
-    cases = {f"{every_law}[{row.step}-{n}]": modules_of(row.factory, row.options) for n, row in enumerate(TABLE)}
+    cases = {
+        f"{every_law}[{row.step}-{n}]": modules_of(row.factory, row.options) for n, row in enumerate(TABLE + FURTHER)
+    }
     cases |= {f"{every_form}[{name}]": modules_of(*case) for name, case in CASES.items()}
     steps = {f"malstrom_py/operators/{module}.py" for modules in cases.values() for module in modules}
     chosen = {

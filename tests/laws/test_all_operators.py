@@ -166,7 +166,6 @@ TABLE = [
     stateless("map", lambda s: s.map("step", risky, on_error="dead-letter"), timed=True),
     stateless("map_with_key", lambda s: s.map_with_key("step", lambda k, v: (k, v)), timed=True),
     stateless("key_as_field", lambda s: s.map_with_key("step", "key"), timed=True),
-    stateless("map_with_key", lambda s: s.map_with_key("step", lambda k, v: 12 / v, on_error="skip"), timed=True),
     stateless("filter", lambda s: s.filter("step", lambda v: v % 2), timed=True),
     stateless("filter", lambda s: s.filter("step", risky, on_error="skip")),
     stateless("filter_map", lambda s: s.filter_map("step", lambda v: v if v > 0 else None), timed=True),
@@ -220,33 +219,24 @@ TABLE = [
     stateful("time_windows", lambda s: s.window("step", windows.sliding(5, 2)).fold(max, default=int), timed=True),
     stateful("time_windows", lambda s: s.window("step", windows.tumbling(9), on_error="skip").sum(risky), timed=True),
     Row("flat", lambda s: s.window("w", WIDE).count().flat("step"), {"timed": True, "keys": ["a"]}, KEYLESS),
-    stateful("time_windows", lambda s: s.window("step", WIDE).fold(chained, default=tuple), timed=True),
     stateful("time_windows", lambda s: s.window("step", WIDE).aggregate(**FIGURES), timed=True),
     stateful("time_windows", lambda s: s.window("step", WIDE).reduce(extended), values=LISTS, timed=True),
     stateful(
         "session_windows", lambda s: s.window("step", windows.session(4)).reduce(extended), values=LISTS, timed=True
     ),
-    stateful("window_join", lambda a, b: a.join("step", b, window=windows.tumbling(7)), inputs=2, timed=True),
     stateful("window_join", lambda a, b: a.join("step", b, window=WIDE, how="outer"), inputs=2, timed=True),
     stateful("window_join", joined_in_columns, inputs=2, timed=True),
     stateful("session_join", lambda a, b: a.join("step", b, window=windows.session(4)), inputs=2, timed=True),
-    stateful("interval_join", lambda a, b: a.join_interval("step", b, lower=-3, upper=5), inputs=2, timed=True),
     stateful("interval_join", lambda a, b: a.join_interval("step", b, **SOON), inputs=2, timed=True),
     stateful("asof_join", lambda a, b: a.join_asof("step", b), inputs=2, timed=True),
-    stateful("asof_join", lambda a, b: a.join_asof("step", b, direction="nearest"), inputs=2, timed=True),
     stateful("asof_join", lambda a, b: a.join_asof("step", b, **AHEAD), inputs=2, timed=True),
     stateful("table_join", lambda a, b: a.join_table("step", b), inputs=2, timed=True),
     stateful("table_join", lambda a, b: a.join_table("step", b, how="left", wait=6), inputs=2, timed=True),
     stateful("table_join", lambda a, b: a.join_table("step", b, how="left", wait=True), inputs=2),
-    stateful("session_windows", lambda s: s.window("step", windows.session(4)).mean(), timed=True),
     stateful("session_windows", lambda s: s.window("step", windows.session(3)).collect(), timed=True),
     stateful("count_windows", lambda s: s.window("step", windows.count(3)).max(), timed=True),
-    stateful("count_windows", lambda s: s.window("step", windows.count(2)).reduce(max)),
     stateful("final", lambda s: s.sum("sum").final("step")),
-    stateful("sum", lambda s: s.sum("step", skip_nulls=True), values=st.none() | st.integers(-9, 9), timed=True),
-    stateful("count", lambda s: in_columns(s).count("step"), keys=NAMES, timed=True),
     stateful("sum", lambda s: in_columns(s).sum("step", by="value"), keys=NAMES, timed=True),
-    stateful("min", lambda s: in_columns(s).min("step", by="value"), values=st.floats(-5, 5), timed=True),
     stateful("aggregate", lambda s: in_columns(s).aggregate("step", **COLUMN_FIGURES), keys=NAMES, timed=True),
     stateful("final", lambda s: in_columns(s).aggregate("sums", n=agg.sum("value")).final("step"), keys=NAMES),
     stateful("distinct", lambda s: in_columns(s).distinct("step", by="value"), keys=NAMES, timed=True),
@@ -268,15 +258,10 @@ TABLE = [
         keys=st.one_of(st.sampled_from([1, "1", None, True, ("a", 1)]), st.integers(0, 3)),
     ),
     stateful("stateful_op", lambda s: s.stateful_op("step", Alarms()), ticks=True),
-    stateful("sum", lambda s: s.sum("step", ttl=4), timed=True),
     stateful("aggregate", lambda s: s.aggregate("step", ttl=4, **FIGURES), timed=True),
-    stateful("distinct", lambda s: s.distinct("step", ttl=3), values=WORDS, timed=True),
-    stateful("stateful_flat_map", lambda s: s.stateful_flat_map("step", gaps, ttl=3), timed=True),
     stateful("stateful_op", lambda s: s.stateful_op("step", Sessions(gap=3), ttl=4), timed=True),
-    stateful("stateful_op", lambda s: s.stateful_op("step", Latest(), ttl=3), timed=True),
     stateful("distinct", lambda s: s.distinct("step"), values=COMPARED | REPEATED_HOUR),
     stateful("top_n", lambda s: s.top_n("step", 2), values=NANS),
-    stateful("top_n", lambda s: s.top_n("step", 2), values=REPEATED_HOUR),
     stateful("aggregate", lambda s: s.aggregate("step", **EXTREMES), values=st.tuples(NANS)),
     stateful("aggregate", lambda s: s.aggregate("step", **EXTREMES), values=REPEATED_HOUR),
     stateful("count", lambda s: s.count("step", ttl=timedelta(seconds=2)), ticks=True),
@@ -291,6 +276,25 @@ TABLE = [
     stateful("time_windows", lambda s: in_columns(s).window("step", WIDE).aggregate(**COLUMN_FIGURES), timed=True),
 ]
 """All steps but those at the ends of a job."""
+
+FURTHER = [
+    stateless("map_with_key", lambda s: s.map_with_key("step", lambda k, v: 12 / v, on_error="skip"), timed=True),
+    stateful("time_windows", lambda s: s.window("step", WIDE).fold(chained, default=tuple), timed=True),
+    stateful("window_join", lambda a, b: a.join("step", b, window=windows.tumbling(7)), inputs=2, timed=True),
+    stateful("interval_join", lambda a, b: a.join_interval("step", b, lower=-3, upper=5), inputs=2, timed=True),
+    stateful("asof_join", lambda a, b: a.join_asof("step", b, direction="nearest"), inputs=2, timed=True),
+    stateful("session_windows", lambda s: s.window("step", windows.session(4)).mean(), timed=True),
+    stateful("count_windows", lambda s: s.window("step", windows.count(2)).reduce(max)),
+    stateful("sum", lambda s: s.sum("step", skip_nulls=True), values=st.none() | st.integers(-9, 9), timed=True),
+    stateful("count", lambda s: in_columns(s).count("step"), keys=NAMES, timed=True),
+    stateful("min", lambda s: in_columns(s).min("step", by="value"), values=st.floats(-5, 5), timed=True),
+    stateful("sum", lambda s: s.sum("step", ttl=4), timed=True),
+    stateful("distinct", lambda s: s.distinct("step", ttl=3), values=WORDS, timed=True),
+    stateful("stateful_flat_map", lambda s: s.stateful_flat_map("step", gaps, ttl=3), timed=True),
+    stateful("stateful_op", lambda s: s.stateful_op("step", Latest(), ttl=3), timed=True),
+    stateful("top_n", lambda s: s.top_n("step", 2), values=REPEATED_HOUR),
+]
+"""Options whose laws `TABLE` shows with another step, or with another option of the same one: for `make long`."""
 
 ENDS = {"read_source", "write_sink"}
 """The steps without an input or an output: `tests/unit/sources` and `tests/unit/sinks` check their contracts."""
@@ -319,7 +323,12 @@ def test_every_step_is_in_the_table() -> None:
     assert {row.step for row in TABLE} | ENDS == step_names()
 
 
-@pytest.mark.parametrize("row", TABLE, ids=[f"{row.step}-{number}" for number, row in enumerate(TABLE)])
+def case(number: int, row: Row) -> Any:
+    marks = [] if number < len(TABLE) else [pytest.mark.long]
+    return pytest.param(row, id=f"{row.step}-{number}", marks=marks)
+
+
+@pytest.mark.parametrize("row", [case(*numbered) for numbered in enumerate(TABLE + FURTHER)])
 def test_a_step_of_ours_obeys_every_law(row: Row) -> None:
     report = check_operator(row.factory, max_examples=8, **row.options)
     assert list(report.cases) == [law.name for law in LAWS]

@@ -15,7 +15,7 @@ from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, build_graph
 from malstrom_py.workers.processes.fork_server import HERE
 from malstrom_py.workers.remote.packed_plan import pack_plan, unpack_plan
-from tests.laws.test_all_operators import TABLE, Row
+from tests.laws.test_all_operators import FURTHER, TABLE, Row
 
 KINDS = (bool, int, float, str, type(None))
 
@@ -56,7 +56,7 @@ def decided(plan: Plan) -> dict[str, Any]:
     return found | {name: exchange.combine is None for name, exchange in graph.exchanges.items()}
 
 
-@pytest.mark.parametrize("row", TABLE, ids=[f"{row.step}-{number}" for number, row in enumerate(TABLE)])
+@pytest.mark.parametrize("row", TABLE + FURTHER, ids=[f"{row.step}-{n}" for n, row in enumerate(TABLE + FURTHER)])
 def test_a_step_decides_the_same_where_its_plan_has_travelled(row: Row) -> None:
     plan = plan_of(row)
     assert decided(unpack_plan(pack_plan(plan), "travels", HERE)) == decided(plan)

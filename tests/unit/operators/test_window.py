@@ -285,6 +285,9 @@ def wanted(how: str, inside: list[list[int]]) -> Any:
     return inside if how == "collect" else [number for value in inside for number in value]
 
 
+@pytest.mark.long(
+    but=("*-sliding", "collect-*", "custom-session", "reduce that extends-session", "fold without*-session")
+)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", GATHERED)
 def test_the_order_is_that_of_arrival_at_any_cut_and_after_any_move(kind: str, how: str) -> None:
