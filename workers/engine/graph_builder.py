@@ -94,7 +94,7 @@ def build_graph(
     clock: Clock,
     pass_barrier: PassBarrier,
     checks: bool = False,
-    keys_per_parcel: int | None = None,
+    keys_per_chunk: int | None = None,
 ) -> WorkerGraph:
     """Build new operators, and an exchange of three nodes for each ``key_by``: keys, sending, receiving.
 
@@ -126,8 +126,8 @@ def build_graph(
                 member.worker,
                 executor,
                 keyed[region.name],
-                keys_first=keys_per_parcel,
-                keys_indexed=keys_per_parcel,
+                keys_first=keys_per_chunk,
+                keys_indexed=keys_per_chunk,
             ),
             messages=messages,
             clock=clock,

@@ -145,7 +145,7 @@ class Worker:
         tracked: bool = False,
         checks: bool = False,
         wake: threading.Event | None = None,
-        keys_per_parcel: int | None = None,
+        keys_per_chunk: int | None = None,
     ) -> None:
         self.id = member.worker
         self._resources = Resources(worker=member.worker, wake=wake)
@@ -157,7 +157,7 @@ class Worker:
         self._table = member.table
         self._cutting: SnapshotCapture | None = None
         self._packing: PackingAhead | None = None
-        self._keys_packed = None if keys_per_parcel is None else 1
+        self._keys_packed = None if keys_per_chunk is None else 1
         self._cut: CapturedState | None = None
         self._graph = build_graph(
             plan,
@@ -167,7 +167,7 @@ class Worker:
             clock=clock,
             pass_barrier=self._pass_barrier,
             checks=checks,
-            keys_per_parcel=keys_per_parcel,
+            keys_per_chunk=keys_per_chunk,
         )
         if tracked:
             track_keys(self._graph)

@@ -13,7 +13,6 @@ from malstrom_py.validation import checked_seconds
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
-from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.processes.worker_process import FORKS, ThisMachine
 from malstrom_py.workers.remote.remote_workers import RemoteWorkers
@@ -98,7 +97,7 @@ class _ProcessRuns:
     ) -> Coordinator[RemoteWorkers]:
         setup = WorkerSetup(
             job=plan.job,
-            batching=self._options.batch or Batching(),
+            batching=self._options.batching,
             wiring=self._wiring,
             start_timeout_s=self._start_timeout_s,
             checks=self._options.checks,

@@ -25,7 +25,6 @@ from malstrom_py.errors.text import public_text, redacting, redacts
 from malstrom_py.validation import checked_flag
 from malstrom_py.workers.control.registry import check_name
 from malstrom_py.workers.coordinator.recovery import pinned, warn_of_reading_again
-from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.ray import discovery
 from malstrom_py.workers.ray.job_config import JobSetup, Placement, WorkerOptions, node_address
 from malstrom_py.workers.remote.worker_setup import Wiring, in_other_processes
@@ -320,7 +319,7 @@ class RayRuntime:
             job=plan.job,
             plan=packed,
             workers=self._workers,
-            batching=self._options.batch or Batching(),
+            batching=self._options.batching,
             checks=self._options.checks,
             wiring=Wiring(JobSecret.new(), None if is_local else node_address, self._ports),
             options=replace(self._worker_options, for_program={}),  # set when the program joined Ray

@@ -20,7 +20,7 @@ from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.local_runtime import LocalRuntime, check_job, refuse_in_coroutine
-from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from malstrom_py.workers.runtime.progress import progress_for
 from malstrom_py.workers.runtime.run_options import RunKeywords, RunOptions, options_of
 
@@ -47,15 +47,8 @@ class _LocalRuns:
         *,
         is_again: bool = False,
     ) -> Coordinator[LocalWorkers]:
-        return local_run(
-            plan,
-            workers=workers,
-            batching=self._options.batch or Batching(),
-            clock=clock,
-            snapshot_use=snapshot_use,
-            checks=self._options.checks,
-            log=log,
-        )
+        group = LocalWorkers(plan, clock, self._options.batching, checks=self._options.checks)
+        return Coordinator(plan, group, workers=workers, clock=clock, snapshot_use=snapshot_use, log=log)
 
     def close(self) -> None:
         """Nothing is kept."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from malstrom_py.builder.plan import Plan
@@ -16,15 +17,12 @@ from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import InternalError
 from malstrom_py.rescale.channels.channel import Grant
 from malstrom_py.snapshot.checkpointer import Checkpointer
-from malstrom_py.workers.coordinator.coordinator import Coordinator
-from malstrom_py.workers.coordinator.recovery import RunStart, SnapshotUse
+from malstrom_py.workers.coordinator.recovery import RunStart
 from malstrom_py.workers.coordinator.worker_group import Arrived, NothingToDo, StartGroup
-from malstrom_py.workers.engine.background import Background
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import States, initial_states
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.error_transfer import blame
-from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.runtime.worker_host import WorkerHost
@@ -47,29 +45,37 @@ _NAP_S: Final = 0.01
 
 
 class LocalWorkers:
-    """The workers of ``plan``, a `WorkerGroup`. ``incarnation``: of a job without snapshots."""
+    """The workers of ``plan``, a `WorkerGroup`. ``incarnation``: of a job without snapshots. The other arguments are
+    those of `WorkerHost`.
+    """
 
     def __init__(
         self,
         plan: Plan,
-        *,
-        batching: Batching,
         clock: Clock,
+        batching: Batching,
+        *,
         checks: bool = False,
         incarnation: int = 1,
-        keys_per_parcel: int | None = None,
+        keys_per_chunk: int | None = None,
     ) -> None:
         self.wake = threading.Event()
         self.at_work = False
         self.busy = False
-        self._plan = plan
-        self._batching = batching
         self._clock = clock
-        self._checks = checks
         self._incarnation = incarnation
-        self._keys_per_parcel = keys_per_parcel
+        self._new_host = partial(
+            WorkerHost,
+            plan,
+            batching=batching,
+            clock=clock,
+            wake=self.wake,
+            checks=checks,
+            warned=set(),
+            keys_per_chunk=keys_per_chunk,
+            load=self._load,
+        )
         self._checkpointer: Checkpointer | None = None
-        self._warned: set[str] = set()
         self._states: States | None = None
         self._hosts: dict[int, WorkerHost] = {}
         self._arrived: list[Arrived] = []
@@ -95,17 +101,7 @@ class LocalWorkers:
         """Build the workers from the current table, and connect them in both directions (R1)."""
         before = self.workers
         for worker in start.workers:
-            self._hosts[worker] = WorkerHost(
-                self._plan,
-                batching=self._batching,
-                clock=self._clock,
-                wake=self.wake,
-                checks=self._checks,
-                checkpointer=self._checkpointer,
-                warned=self._warned,
-                keys_per_parcel=self._keys_per_parcel,
-                load=self._load,
-            )
+            self._hosts[worker] = self._new_host(checkpointer=self._checkpointer)
             self._hosts[worker].obey(start.build(worker, self._incarnation))
         for other in before:
             self._hosts[other].obey(Welcome(dict.fromkeys(start.workers)))
@@ -231,42 +227,6 @@ class LocalWorkers:
         timeout_s = min([WATCH_S, *waits_s]) if isinstance(self._clock, SystemClock) else _NAP_S
         if self.wake.wait(timeout_s):
             self.wake.clear()
-
-
-def local_run(
-    plan: Plan,
-    *,
-    workers: int,
-    batching: Batching,
-    clock: Clock,
-    snapshot_use: SnapshotUse | None = None,
-    checks: bool = False,
-    incarnation: int = 1,
-    slots_per_move: int | None = None,
-    keys_per_parcel: int | None = None,
-    background: Callable[[], Background] | None = None,
-    kind: type[LocalWorkers] = LocalWorkers,
-    log: EventLog | None = None,
-) -> Coordinator[LocalWorkers]:
-    """Return the coordinator of a run of ``plan`` on workers in this process."""
-    group = kind(
-        plan,
-        batching=batching,
-        clock=clock,
-        checks=checks,
-        incarnation=incarnation,
-        keys_per_parcel=keys_per_parcel,
-    )
-    return Coordinator(
-        plan,
-        group,
-        workers=workers,
-        clock=clock,
-        snapshot_use=snapshot_use,
-        background=background,
-        slots_per_move=slots_per_move,
-        log=log,
-    )
 
 
 def _each(closings: Iterable[Callable[[], None]]) -> None:

@@ -90,6 +90,11 @@ class RunOptions:
     autoscale: Autoscale | None = None
     redact_errors: bool = False
 
+    @property
+    def batching(self) -> Batching:
+        """How batches are cut: as ``batch`` says, or by default."""
+        return self.batch or Batching()
+
     def __post_init__(self) -> None:
         for name in ("checks", "allow_dropped_state", "redact_errors"):
             checked_flag(getattr(self, name), name)

@@ -44,7 +44,7 @@ class WorkerHost:
     """The host of a worker of ``plan``, which `Build` makes.
 
     ``checkpointer``: of a job with snapshots; ``streams``: of a worker in its own process. ``warned`` and
-    ``keys_per_parcel``: as of `Membership` and `Worker`. ``load``: returns the initial states of steps; ``built`` is
+    ``keys_per_chunk``: as of `Membership` and `Worker`. ``load``: returns the initial states of steps; ``built`` is
     called with the new worker; ``settle``: waits until captured state is saved, and returns the last report of that.
     """
 
@@ -59,7 +59,7 @@ class WorkerHost:
         checkpointer: Checkpointer | None = None,
         streams: Transport | None = None,
         warned: set[str] | None = None,
-        keys_per_parcel: int | None = None,
+        keys_per_chunk: int | None = None,
         load: Callable[[Plan, Collection[str]], States] = initial_states,
         built: Callable[[Worker], None] = lambda _: None,
         settle: Callable[[], Saved | None] = lambda: None,
@@ -73,7 +73,7 @@ class WorkerHost:
         self._checkpointer = checkpointer
         self._streams = streams
         self._warned = set[str]() if warned is None else warned
-        self._keys_per_parcel = keys_per_parcel
+        self._keys_per_chunk = keys_per_chunk
         self._load = load
         self._built = built
         self._settle = settle
@@ -114,7 +114,7 @@ class WorkerHost:
             tracked=self._checkpointer is not None,
             checks=self._checks,
             wake=self._wake,
-            keys_per_parcel=self._keys_per_parcel,
+            keys_per_chunk=self._keys_per_chunk,
         )
         self._built(worker)
         for other in order.others:

@@ -95,8 +95,8 @@ class RandomSchedule:
         moves = self._rng.choice((1, 2, 3, 4, None))
         return None if moves is None else max(1, slots // moves)
 
-    def keys_per_parcel(self) -> int:
-        """Return the number of keys in the first parcel."""
+    def keys_per_chunk(self) -> int:
+        """Return the number of keys in the first state chunk."""
         return self._rng.choice((1, 2, 256))
 
     def move_first_s(self) -> float:

@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from malstrom_py.builder.plan import Plan
-from malstrom_py.clock import Clock
 from malstrom_py.errors import InternalError, MalstromError, PeerError, PlanError
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.load import Weights
@@ -17,24 +15,15 @@ from malstrom_py.workers.coordinator.job_machine import Event
 from malstrom_py.workers.coordinator.machine import PartsFound
 from malstrom_py.workers.coordinator.recovery import RunStart
 from malstrom_py.workers.coordinator.rescale_requests import Done
-from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
-from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.job_status import RescaleReport
-from malstrom_py.workers.simulator.coverage import Coverage
 from malstrom_py.workers.simulator.direct_background import DirectBackground
-from malstrom_py.workers.simulator.random_schedule import (
-    RandomSchedule,
-    ScheduledCrash,
-    ScheduledRescale,
-    ScheduledSnapshot,
-)
+from malstrom_py.workers.simulator.random_schedule import ScheduledCrash, ScheduledRescale, ScheduledSnapshot
+from malstrom_py.workers.simulator.simulated_job import Queues, SimulatedJob
 from malstrom_py.workers.simulator.simulated_snapshots import SimulatedCommits, SimulatedSnapshots
-from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedWorkers
-from malstrom_py.workers.transport.messages import (
-    COORDINATOR,
-)
+from malstrom_py.workers.simulator.simulated_workers import SimulatedWorkers
+from malstrom_py.workers.transport.messages import COORDINATOR
 
 _TICKS_S: Final = (0.001, 0.01, 0.2)
 _TICK: Final = 0.02
@@ -65,70 +54,38 @@ class SimulatedStop(SimulatedCrash):
 
 
 class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
-    """The coordinator of a simulated run: in each step the schedule lets one thing happen, or crash.
-
-    ``saving``: the snapshots of the job, if it has any; ``wanted``: when snapshots are requested. ``rescales`` and
-    ``crashes``: what is to happen. The other arguments are those of `SimulatedWorkers`.
+    """The coordinator of the present run of ``job``, with ``workers`` workers: in each step the schedule lets one thing
+    happen, or crash.
     """
 
     commit: SimulatedCommits
 
-    def __init__(
-        self,
-        plan: Plan,
-        chance: RandomSchedule,
-        coverage: Coverage,
-        *,
-        workers: int,
-        batching: Batching,
-        clock: Clock,
-        checks: bool,
-        incarnation: int,
-        rescales: list[ScheduledRescale],
-        crashes: list[ScheduledCrash],
-        zombies: Queues,
-        saving: SimulatedSnapshots | None = None,
-        wanted: list[ScheduledSnapshot] | None = None,
-        log: EventLog | None = None,
-        row_cost_s: float = 0.0,
-    ) -> None:
-        slots_per_move, keys_per_parcel = chance.slots_per_move(plan.slots), chance.keys_per_parcel()
-        group = SimulatedWorkers(
-            plan,
-            coverage,
-            batching=batching,
-            clock=clock,
-            checks=checks,
-            incarnation=incarnation,
-            zombies=zombies,
-            keys_per_parcel=keys_per_parcel,
-            move_first_s=chance.move_first_s(),
-            gathers=chance.gathers(),
-            row_cost_s=row_cost_s,
-        )
+    def __init__(self, job: SimulatedJob, *, workers: int) -> None:
+        saving = None if job.snapshot_use is None else SimulatedSnapshots(job, job.snapshot_use)
+        slots_per_move = job.schedule.slots_per_move(job.plan.slots)
         super().__init__(
-            plan,
-            group,
+            job.plan,
+            SimulatedWorkers(job),
             workers=workers,
-            clock=clock,
+            clock=job.clock,
             snapshot_use=None if saving is None else saving.snapshot_use,
-            commits=SimulatedCommits(plan.job, build_sinks(plan, clock), clock.now_s()),
+            commits=SimulatedCommits(job.plan.job, build_sinks(job.plan, job.clock), job.clock.now_s()),
             background=None if saving is None else lambda: saving.background,
             calling=DirectBackground,
             slots_per_move=slots_per_move,
-            ahead_least=chance.ahead_least(),
-            log=log,
+            ahead_least=job.schedule.ahead_least(),
+            log=job.events,
         )
-        self._schedule = chance
-        self._coverage = coverage
-        self._asked = rescales
-        self._crashes = crashes
+        self._schedule = job.schedule
+        self._coverage = job.coverage
+        self._asked = job.rescales
+        self._crashes = job.crashes
         self._saving = saving
-        self._wanted = [] if wanted is None else wanted
+        self._wanted = job.wanted
         self._turn = 0
         self._digest = hashlib.sha256()
         self._stops = False
-        self._tick = 0.0 if row_cost_s else _TICK
+        self._tick = 0.0 if job.row_cost_s else _TICK
         self._read = (0, 0.0)
         self._copied: tuple[int, type] | None = None
 

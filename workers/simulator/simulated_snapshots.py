@@ -20,12 +20,9 @@ from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.engine.background import Done
 from malstrom_py.workers.reports.job_status import SnapshotStatus
-from malstrom_py.workers.simulator.coverage import Coverage
-from malstrom_py.workers.simulator.random_schedule import RandomSchedule
+from malstrom_py.workers.simulator.simulated_job import SimulatedJob, Work
 
 T = TypeVar("T")
-
-Work = Callable[[], Any]
 
 
 class SimulatedBackground:
@@ -168,26 +165,16 @@ class SimulatedCommits(SinkCommits):
 
 
 class SimulatedSnapshots:
-    """The snapshots of one run, as ``snapshot_use`` says. ``dead_writes``: pending writes of earlier runs;
-    ``is_recovery``: there was an earlier run.
-    """
+    """The snapshots of the present run of ``job``, as ``snapshot_use`` says."""
 
-    def __init__(
-        self,
-        snapshot_use: SnapshotUse,
-        chance: RandomSchedule,
-        coverage: Coverage,
-        dead_writes: list[Work],
-        *,
-        is_recovery: bool,
-    ) -> None:
+    def __init__(self, job: SimulatedJob, snapshot_use: SnapshotUse) -> None:
         self.background = SimulatedBackground()
-        self.is_recovery = is_recovery
-        self.dead_writes = dead_writes
+        self.is_recovery = job.incarnation > 1
+        self.dead_writes = job.dead_writes
         store = SimulatedStore(snapshot_use.snapshots.store(), self._before)
         self.snapshot_use = replace(snapshot_use, snapshots=replace(snapshot_use.snapshots, uri=store))
-        self._schedule = chance
-        self._coverage = coverage
+        self._schedule = job.schedule
+        self._coverage = job.coverage
         self._begins = False
         self._is_dead = False
         self._tears_in = 0

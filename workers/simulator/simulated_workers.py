@@ -7,22 +7,18 @@ channel arrive in order, all others in any order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from malstrom_py.builder.plan import Plan
-from malstrom_py.clock import Clock
 from malstrom_py.rescale.channels.channel import Frame, Grant
 from malstrom_py.rescale.moves.protocol import StateChunk
 from malstrom_py.workers.coordinator.worker_group import StartGroup
-from malstrom_py.workers.engine.flow_limits import MOVE_FIRST_S, Batching
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.error_transfer import blame
 from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.runtime.local_workers import WATCH_S, LocalWorkers
-from malstrom_py.workers.simulator.coverage import Coverage
 from malstrom_py.workers.simulator.row_costs import RowCosts
+from malstrom_py.workers.simulator.simulated_job import Queues, Sent, SimulatedJob
 from malstrom_py.workers.transport.messages import (
     COORDINATOR,
     Connected,
@@ -34,55 +30,24 @@ from malstrom_py.workers.transport.messages import (
 )
 
 
-class Sent(NamedTuple):
-    """A message in flight, with the incarnation that sent it."""
-
-    incarnation: int
-    receiver: int
-    content: Content
-
-
-Queues = dict[Hashable, deque[Sent]]
-"""Way -> what is on it, first sent first."""
-
-
 class SimulatedWorkers(LocalWorkers):
-    """The workers of a simulated run: their messages wait in queues until they are delivered.
+    """The workers of the present run of ``job``: their messages wait in queues until they are delivered."""
 
-    ``zombies``: messages of earlier incarnations that are still in flight. ``move_first_s``: as of `MoveTurns`;
-    ``gathers``: says of each step whether the next one may come later;
-    ``row_cost_s``: as of `Simulation`.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        coverage: Coverage,
-        *,
-        batching: Batching,
-        clock: Clock,
-        checks: bool,
-        incarnation: int,
-        zombies: Queues,
-        keys_per_parcel: int | None,
-        move_first_s: float = MOVE_FIRST_S,
-        gathers: Callable[[], bool] = lambda: False,
-        row_cost_s: float = 0.0,
-    ) -> None:
+    def __init__(self, job: SimulatedJob) -> None:
         super().__init__(
-            plan,
-            batching=batching,
-            clock=clock,
-            checks=checks,
-            incarnation=incarnation,
-            keys_per_parcel=keys_per_parcel,
+            job.plan,
+            job.clock,
+            job.batching,
+            checks=job.checks,
+            incarnation=job.incarnation,
+            keys_per_chunk=job.schedule.keys_per_chunk(),
         )
-        self._coverage = coverage
-        self._move_first_s = move_first_s
-        self._gathers = gathers
+        self._coverage = job.coverage
+        self._move_first_s = job.schedule.move_first_s()
+        self._gathers = job.schedule.gathers()
         self._queues: Queues = {}
-        self._zombies = zombies
-        self._costs = RowCosts(row_cost_s)
+        self._zombies = job.zombies
+        self._costs = RowCosts(job.row_cost_s)
         # Who had nothing to do, and has got nothing since.
         self._resting: set[int] = set()
         self._resting_at_s = 0.0

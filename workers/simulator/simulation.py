@@ -18,7 +18,6 @@ from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.validation import checked_seconds
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.recovery import SnapshotUse, begun_again
-from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.job_status import check_size
@@ -34,16 +33,10 @@ from malstrom_py.workers.runtime.run_options import (
     options_of,
     snapshot_use_of,
 )
-from malstrom_py.workers.simulator.coverage import Coverage
-from malstrom_py.workers.simulator.random_schedule import (
-    RandomSchedule,
-    ScheduledCrash,
-    ScheduledRescale,
-    ScheduledSnapshot,
-)
+from malstrom_py.workers.simulator.random_schedule import RandomSchedule
 from malstrom_py.workers.simulator.simulated_coordinator import SimulatedCoordinator, SimulatedCrash, SimulatedStop
-from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSnapshots, Work
-from malstrom_py.workers.simulator.simulated_workers import Queues, SimulatedWorkers
+from malstrom_py.workers.simulator.simulated_job import SimulatedJob
+from malstrom_py.workers.simulator.simulated_workers import SimulatedWorkers
 
 __tracebackhide__ = True  # pytest shows the line of the user
 
@@ -157,79 +150,45 @@ class Simulation:
 
     def _runs(self, plan: Plan, commands: CommandQueue) -> _Incarnations:
         commands.autoscaler.start(self._options.autoscale)
-        chance, coverage = RandomSchedule(self._seed), Coverage()
+        chance = RandomSchedule(self._seed)
         batching, drawn = chance.batching(), chance.snapshots()
         snapshot_use = self._snapshot_use or (SnapshotUse(drawn) if drawn is not None and self._may_keep else None)
         rescales = chance.rescales(self._rescales)
         rescales = sorted([*rescales, *chance.rebalances(len(rescales))], key=lambda asked: asked.turn)
-        runs = _Incarnations(
+        job = SimulatedJob(
             plan,
-            commands,
             chance,
-            coverage,
-            workers=self._workers,
-            batching=self._options.batch or batching,
-            clock=self._clock or VirtualClock(_START_S),
+            self._clock or VirtualClock(_START_S),
+            self._options.batch or batching,
+            events=commands.events,
             checks=self._options.checks,
+            snapshot_use=snapshot_use,
             rescales=rescales,
             crashes=chance.crashes(self._crashes, kept=snapshot_use is not None),
-            snapshot_use=snapshot_use,
             wanted=[] if snapshot_use is None else chance.wanted(),
             row_cost_s=self._row_cost_s,
         )
-        if self._crashes == 0 or (self._crashes is None and not runs.forgets):
-            runs.spare()
-        return runs
+        if self._crashes == 0 or (self._crashes is None and not _forgets(job)):  # neither crash nor stop
+            job.crashes, job.wanted = [], [replace(wanted, last=False) for wanted in job.wanted]
+        return _Incarnations(job, commands, self._workers)
+
+
+def _forgets(job: SimulatedJob) -> bool:
+    """Return whether all sinks can discard their output, so that a crash is not visible."""
+    sinks = [step for step in job.plan.steps if step.kind == "sink"]
+    committing = build_sinks(job.plan, job.clock)
+    return len(committing) == len(sinks) and all(step.transactional is not None for step in committing)
 
 
 class _Incarnations:
     """The runs of a job, each started after a crash of the one before: from a snapshot, or from the beginning."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        commands: CommandQueue,
-        chance: RandomSchedule,
-        coverage: Coverage,
-        *,
-        workers: int,
-        batching: Batching,
-        clock: Clock,
-        checks: bool,
-        rescales: list[ScheduledRescale],
-        crashes: list[ScheduledCrash],
-        snapshot_use: SnapshotUse | None,
-        wanted: list[ScheduledSnapshot],
-        row_cost_s: float,
-    ) -> None:
-        self._plan = plan
+    def __init__(self, job: SimulatedJob, commands: CommandQueue, workers: int) -> None:
+        self._job = job
         self._commands = commands
-        self._schedule = chance
-        self._coverage = coverage
         self._workers = workers
-        self._batching = batching
-        self._clock = clock
-        self._checks = checks
-        self._rescales = rescales
-        self.crashes = crashes
-        self._snapshot_use = snapshot_use
-        self._wanted = wanted
-        self._row_cost_s = row_cost_s
-        self._dead_writes: list[Work] = []
         self._traces: list[str] = []
-        self._coordinator, self._now = self._new({})
-
-    @property
-    def forgets(self) -> bool:
-        """Whether all sinks can discard their output, so that a crash is not visible."""
-        sinks = [step for step in self._plan.steps if step.kind == "sink"]
-        committing = build_sinks(self._plan, self._clock)
-        return len(committing) == len(sinks) and all(step.transactional is not None for step in committing)
-
-    def spare(self) -> None:
-        """Let it run through: neither crash nor stop."""
-        self.crashes.clear()
-        self._wanted[:] = [replace(wanted, last=False) for wanted in self._wanted]
+        self._coordinator, self._now = self._new()
 
     ended: SimulatedResult
     """The result, once `execute` has returned it."""
@@ -242,16 +201,18 @@ class _Incarnations:
             except SimulatedCrash as crash:
                 self._commands.events.emit(Restarting("" if isinstance(crash, SimulatedStop) else str(crash), 0.0))
                 self._traces.append(self._coordinator.trace)
-                if self._snapshot_use is not None:
+                job = self._job
+                if job.snapshot_use is not None:
                     if self._now.has_begun:
-                        self._snapshot_use = begun_again(self._snapshot_use, self._coordinator.snapshots)
-                    self._workers = self._schedule.size()
-                self._coordinator, self._now = self._new(self._coordinator.on_its_way)
+                        job.snapshot_use = begun_again(job.snapshot_use, self._coordinator.snapshots)
+                    self._workers = job.schedule.size()
+                job.incarnation, job.zombies = job.incarnation + 1, self._coordinator.on_its_way
+                self._coordinator, self._now = self._new()
             else:
                 traces = [*self._traces, self._coordinator.trace]
                 counts = {field.name: getattr(result, field.name) for field in fields(result)}
                 self.ended = SimulatedResult(
-                    **counts, hits=dict(self._coverage.hits), trace=":".join(traces), incarnations=len(traces)
+                    **counts, hits=dict(self._job.coverage.hits), trace=":".join(traces), incarnations=len(traces)
                 )
                 return self.ended
 
@@ -259,30 +220,6 @@ class _Incarnations:
         """What the run of now has done so far."""
         return self._now.result()
 
-    def _new(self, zombies: Queues) -> tuple[SimulatedCoordinator, JobRun[SimulatedWorkers]]:
-        coordinator = SimulatedCoordinator(
-            self._plan,
-            self._schedule,
-            self._coverage,
-            workers=self._workers,
-            batching=self._batching,
-            clock=self._clock,
-            checks=self._checks,
-            incarnation=len(self._traces) + 1,
-            rescales=self._rescales,
-            crashes=self.crashes,
-            zombies=zombies,
-            saving=self._saving(),
-            wanted=self._wanted,
-            log=self._commands.events,
-            row_cost_s=self._row_cost_s,
-        )
-        return coordinator, JobRun(self._plan, coordinator, self._clock, commands=self._commands)
-
-    def _saving(self) -> SimulatedSnapshots | None:
-        if self._snapshot_use is None:
-            return None
-        again = bool(self._traces)
-        return SimulatedSnapshots(
-            self._snapshot_use, self._schedule, self._coverage, self._dead_writes, is_recovery=again
-        )
+    def _new(self) -> tuple[SimulatedCoordinator, JobRun[SimulatedWorkers]]:
+        coordinator = SimulatedCoordinator(self._job, workers=self._workers)
+        return coordinator, JobRun(self._job.plan, coordinator, self._job.clock, commands=self._commands)

@@ -31,7 +31,7 @@ from malstrom_py.errors import FencedError, MalstromError
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.runtime.job_run import JobRun
-from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from tests.simulation.commits.hooks import STEP, Truth, WatchedSink, WatchedStore, watched_disk
 from tests.simulation.commits.lives import Fault, Kind, Life, When
 from tests.simulation.commits.targets import DRAWN, TARGETS, Place
@@ -264,18 +264,15 @@ def _run(plan: Plan, store: WatchedStore, course: Course, clock_s: float) -> Non
     """Run the job as one process does, from the claim to its end."""
     clock = VirtualClock(clock_s)
     snapshot_use = SnapshotUse(mp.Snapshots(store, interval_s=None, keep=3))
-    wake = threading.Event()
-    background = InlineBackground(wake)
-    coordinator = local_run(
+    group = LocalWorkers(plan, clock, mp.Batching(rows_max=2))
+    coordinator = Coordinator(
         plan,
+        group,
         workers=course.workers,
-        batching=mp.Batching(rows_max=2),
         clock=clock,
         snapshot_use=snapshot_use,
-        background=lambda: background,
-        checks=False,
+        background=lambda: InlineBackground(group.wake),
     )
-    coordinator.group.wake = wake
     turns = 0
 
     def turn(coordinator: Coordinator[LocalWorkers]) -> bool:

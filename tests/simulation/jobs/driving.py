@@ -15,8 +15,7 @@ from malstrom_py.workers.reports.job_status import RescaleReport
 from malstrom_py.workers.simulator.coverage import Coverage
 from malstrom_py.workers.simulator.random_schedule import RandomSchedule
 from malstrom_py.workers.simulator.simulated_coordinator import SimulatedCoordinator, SimulatedCrash
-from malstrom_py.workers.simulator.simulated_snapshots import SimulatedSnapshots, Work
-from malstrom_py.workers.simulator.simulated_workers import Queues
+from malstrom_py.workers.simulator.simulated_job import SimulatedJob
 from tests.simulation.jobs.feeding import Fed
 from tests.simulation.jobs.jobs import Case
 from tests.simulation.jobs.layouts import Layout
@@ -100,16 +99,13 @@ class Driven:
         self.feds = feds
         self.chance = chance
         self.coverage = coverage or Coverage()
-        self.incarnation = 0
         self.reports: list[RescaleReport] = []
         self.asked: list[int] = []
-        self._batching = batching
-        self._checks = checks
         self._case = Case("driven", layout, feds, slots)
-        self._snapshot_use = None if snapshots is None else SnapshotUse(snapshots)
-        self._dead_writes: list[Work] = []
         self.plan = self._case.job(kept=snapshots is not None).plan()
-        self.coordinator = self._started(workers, {})
+        self._job = SimulatedJob(self.plan, chance, self._case.clock, batching, self.coverage, checks=checks)
+        self._job.snapshot_use = None if snapshots is None else SnapshotUse(snapshots)
+        self.coordinator = self._started(workers)
 
     @property
     def actions(self) -> list[Hashable]:
@@ -174,7 +170,8 @@ class Driven:
         else:
             require(False, f"{TURNS_MAX} turns, and the job has not stopped: {self.coordinator.phase}")
         self.reports, self.asked = [], []
-        self.coordinator = self._started(workers, self.coordinator.on_its_way)
+        self._job.incarnation, self._job.zombies = self._job.incarnation + 1, self.coordinator.on_its_way
+        self.coordinator = self._started(workers)
 
     def end(self) -> None:
         """Feed nothing more, let the job finish, and compare its output with the oracle."""
@@ -208,7 +205,7 @@ class Driven:
     def _commit(self) -> None:
         """What a run does when it has ended."""
         coordinator = self.coordinator
-        if self._snapshot_use is not None:
+        if self._job.snapshot_use is not None:
             coordinator.finish()
             while coordinator.kept is None:
                 self.turn()
@@ -218,26 +215,8 @@ class Driven:
         coordinator.commit.commit()
         coordinator.close()
 
-    def _started(self, workers: int, zombies: Queues) -> SimulatedCoordinator:
-        self.incarnation += 1
-        snapshot_use, again = self._snapshot_use, self.incarnation > 1
-        saving = None
-        if snapshot_use is not None:
-            saving = SimulatedSnapshots(snapshot_use, self.chance, self.coverage, self._dead_writes, is_recovery=again)
-        coordinator = SimulatedCoordinator(
-            self.plan,
-            self.chance,
-            self.coverage,
-            workers=workers,
-            batching=self._batching,
-            clock=self._case.clock,
-            checks=self._checks,
-            incarnation=self.incarnation,
-            rescales=[],
-            crashes=[],
-            zombies=zombies,
-            saving=saving,
-        )
+    def _started(self, workers: int) -> SimulatedCoordinator:
+        coordinator = SimulatedCoordinator(self._job, workers=workers)
         coordinator.begin()
         coordinator.open()
         return coordinator

@@ -306,7 +306,8 @@ class ProtocolWatch:
 
     def ordered(self, right: Watch, group: LocalWorkers, worker: int, order: Any) -> None:
         """The coordinator has decided: has what must be, been?"""
-        workers, topology = group.hosted if isinstance(order, _DECISIONS) else [], topology_of(group._plan)
+        workers = group.hosted if isinstance(order, _DECISIONS) else []
+        topology = topology_of(group.hosted[0]._plan)
         match order:
             case StartMove():
                 self._all_steady(workers, order.move.version - 1, "a move begins (R7)")

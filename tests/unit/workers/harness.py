@@ -23,9 +23,10 @@ from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
 from malstrom_py.worker_context import WorkerInfo
+from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.reports.job_status import RescaleReport
 from malstrom_py.workers.reports.result import StepCounts
-from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from malstrom_py.workers.transport.messages import Content
 from tests.unit.operators.scripted import Scripted
 
@@ -93,9 +94,9 @@ class Running:
         self.clock = clock or VirtualClock()
         # Little credit, so that markers wait for few rows, and held rows fill a channel.
         batching = options.pop("batching", mp.Batching(rows_max=rows_max, credit=Credit(rows=4 * rows_max)))
-        self.coordinator = local_run(
-            job.plan(), workers=workers, batching=batching, clock=self.clock, kind=kind, **options
-        )
+        plan = job.plan()
+        group = kind(plan, self.clock, batching)
+        self.coordinator = Coordinator(plan, group, workers=workers, clock=self.clock, **options)
         self.coordinator.commit.recover()
         self.coordinator.open()
         self.reports: list[RescaleReport] = []

@@ -15,13 +15,18 @@ from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.machine import RescaleCalledOff
 from malstrom_py.workers.coordinator.worker_group import NothingToDo, RunJournal
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.runtime.local_workers import LocalWorkers, local_run
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
+
+
+def run_of(job: mp.Job, clock: VirtualClock, *, workers: int) -> Coordinator[LocalWorkers]:
+    plan = job.plan()
+    return Coordinator(plan, LocalWorkers(plan, clock, Batching()), workers=workers, clock=clock)
 
 
 def coordinator() -> Coordinator[LocalWorkers]:
     job = mp.Job("crew")
     job.source("in", sources.Memory([1, 2])).key_by("key", lambda n: n).sink("out", sinks.Memory())
-    made = local_run(job.plan(), workers=2, batching=Batching(), clock=VirtualClock())
+    made = run_of(job, VirtualClock(), workers=2)
     made.open()
     return made
 
@@ -86,7 +91,7 @@ def test_r13_a_listing_that_has_become_due_since_the_turn_began_is_not_the_end_o
     clock = VirtualClock()
     job = mp.Job("waits")
     job.source("in", sources.Memory([1])).sink("out", sinks.Memory())
-    made = local_run(job.plan(), workers=1, batching=Batching(), clock=clock)
+    made = run_of(job, clock, workers=1)
     monkeypatch.setattr(made, "_source_calls", SimpleNamespace(due_s=due_s, pending=False))
     monkeypatch.setattr(made.group, "wait", nothing)
     clock.advance(1.5)

@@ -12,27 +12,19 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.worker_group import StartGroup
 from malstrom_py.workers.runtime.local_workers import LocalWorkers
-from malstrom_py.workers.simulator.coverage import Coverage
+from malstrom_py.workers.simulator.random_schedule import RandomSchedule
+from malstrom_py.workers.simulator.simulated_job import SimulatedJob
 from malstrom_py.workers.simulator.simulated_workers import SimulatedWorkers
 from malstrom_py.workers.transport.messages import Build
 from tests.unit.workers.coordinator.worker_groups import CONTRACT, Grouped, counted
 
 
 def local(plan: Plan) -> Grouped:
-    return Grouped(LocalWorkers(plan, batching=mp.Batching(), clock=VirtualClock()), plan)
+    return Grouped(LocalWorkers(plan, VirtualClock(), mp.Batching()), plan)
 
 
 def simulated(plan: Plan) -> Grouped:
-    group = SimulatedWorkers(
-        plan,
-        Coverage(),
-        batching=mp.Batching(),
-        clock=VirtualClock(),
-        checks=True,
-        incarnation=1,
-        zombies={},
-        keys_per_parcel=None,
-    )
+    group = SimulatedWorkers(SimulatedJob(plan, RandomSchedule(1), VirtualClock(), checks=True))
 
     def turn() -> None:
         for way in list(group.ways):

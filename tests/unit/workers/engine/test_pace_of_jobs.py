@@ -14,32 +14,11 @@ from malstrom_py.errors import PlanError
 from malstrom_py.rescale.channels.channel import OPEN
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.testing import VirtualClock
+from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
-from malstrom_py.workers.runtime.local_workers import local_run
-
-
-class AtOnce:
-    """A `Background` that has done its work by the next turn."""
-
-    def __init__(self) -> None:
-        self._back: list[tuple[Callable[[Any], None], Any]] = []
-
-    @property
-    def pending(self) -> int:
-        return len(self._back)
-
-    def submit(self, work: Callable[[], Any], done: Callable[[Any], None], *, urgent: bool = True) -> None:
-        self._back.append((done, work()))
-
-    def turn(self) -> bool:
-        back, self._back = self._back, []
-        for done, result in back:
-            done(result)
-        return bool(back)
-
-    def close(self) -> None:
-        self._back.clear()
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
+from malstrom_py.workers.simulator.direct_background import DirectBackground
 
 
 class Slowly:
@@ -66,14 +45,14 @@ class Slowly:
         job = mp.Job("slowly")
         build(job.source("in", source or endless()), self)
         snapshot_use = SnapshotUse(mp.Snapshots(MemoryStore(), interval_s=interval_s))
-        batching = mp.Batching(rows_max=rows_max)
-        self.coordinator = local_run(
-            job.plan(),
+        plan = job.plan()
+        self.coordinator = Coordinator(
+            plan,
+            LocalWorkers(plan, self.clock, mp.Batching(rows_max=rows_max)),
             workers=workers,
-            batching=batching,
             clock=self.clock,
             snapshot_use=snapshot_use,
-            background=AtOnce,
+            background=DirectBackground,
         )
         self.coordinator.begin()
         self.coordinator.open()

@@ -20,10 +20,11 @@ from malstrom_py.operators.enrich.enrich import ANSWERED_MAX, Enrich
 from malstrom_py.rescale.channels.channel import Credit
 from malstrom_py.rescale.moves.placement import first_table
 from malstrom_py.testing import VirtualClock
+from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, deal_parts
 from malstrom_py.workers.engine.worker import Worker
-from malstrom_py.workers.runtime.local_workers import local_run
+from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from malstrom_py.workers.transport.messages import COORDINATOR
 
 ROWS_MAX, CONCURRENCY, CREDIT = 16, 5, 64
@@ -181,7 +182,8 @@ def test_a_crew_that_awaits_calls_neither_spins_nor_sleeps_past_them(virtual: bo
     door = Door()
     job, out = enriched(door, 3)
     clock = VirtualClock() if virtual else SystemClock()
-    coordinator = local_run(job.plan(), workers=1, batching=Batching(rows_max=ROWS_MAX), clock=clock)
+    plan = job.plan()
+    coordinator = Coordinator(plan, LocalWorkers(plan, clock, Batching(rows_max=ROWS_MAX)), workers=1, clock=clock)
     coordinator.open()
     later = threading.Timer(0.1, door.open)
     later.start()

@@ -71,7 +71,7 @@ class OneOfTwo:
         me: int = 0,
         members: tuple[int, ...] = (0, 1),
         table: tuple[int, ...] = (0, 1),
-        keys_per_parcel: int | None = None,
+        keys_per_chunk: int | None = None,
         clock: VirtualClock | None = None,
     ) -> None:
         self.clock, self.pulse, self.out = clock or VirtualClock(), Pulse(), sinks.Memory()
@@ -84,7 +84,7 @@ class OneOfTwo:
         self.me, self.other = me, 1 - me
         member = Membership(me, members, table)
         self.worker = Worker(
-            job.plan(), member, batching=batching, clock=self.clock, codec=codec, keys_per_parcel=keys_per_parcel
+            job.plan(), member, batching=batching, clock=self.clock, codec=codec, keys_per_chunk=keys_per_chunk
         )
         self.remote = RemoteWorker(self.other, me, ["key", "again"], codec, batching.credit, 1)
         self.messages: list[tuple[int, Any]] = []
@@ -173,7 +173,7 @@ def test_r7_a_worker_reports_each_thing_once_and_in_order() -> None:
 
 
 def test_r2_a_worker_switches_when_it_knows_which_keys_leave_and_goes_on_until_then() -> None:
-    worker = OneOfTwo(keys_per_parcel=1).send("key", rows(0, 2, 4)).step()
+    worker = OneOfTwo(keys_per_chunk=1).send("key", rows(0, 2, 4)).step()
     worker.send("key", Epoch(MAX_EPOCH)).send("again", Epoch(MAX_EPOCH)).step()
     worker.got("again")
     worker.got("key")
@@ -244,7 +244,7 @@ def test_keys_that_will_leave_are_found_with_rests_until_a_move_waits_for_them()
 
 def test_keys_that_nothing_waits_for_are_found_in_a_seventh_of_the_time() -> None:
     clock = Ticking()
-    worker = OneOfTwo(clock=clock, keys_per_parcel=1).send("key", rows(0, 2, 4, 6)).step()
+    worker = OneOfTwo(clock=clock, keys_per_chunk=1).send("key", rows(0, 2, 4, 6)).step()
     worker.order(FindKeys())
     feed, steps = worker.worker.feed("pulse"), 0
     while feed.indexing:

@@ -6,10 +6,9 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.builder.plan import Plan
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.simulator.coverage import Coverage
 from malstrom_py.workers.simulator.random_schedule import RandomSchedule
 from malstrom_py.workers.simulator.simulated_coordinator import SimulatedCoordinator
-from malstrom_py.workers.simulator.simulated_workers import Queues
+from malstrom_py.workers.simulator.simulated_job import Queues, SimulatedJob
 
 
 def counting() -> Plan:
@@ -20,19 +19,9 @@ def counting() -> Plan:
 
 
 def started(plan: Plan, incarnation: int, zombies: Queues) -> SimulatedCoordinator:
-    coordinator = SimulatedCoordinator(
-        plan,
-        RandomSchedule(1),
-        Coverage(),
-        workers=2,
-        batching=mp.Batching(rows_max=1),
-        clock=VirtualClock(),
-        checks=False,
-        incarnation=incarnation,
-        rescales=[],
-        crashes=[],
-        zombies=zombies,
-    )
+    batching, clock = mp.Batching(rows_max=1), VirtualClock()
+    job = SimulatedJob(plan, RandomSchedule(1), clock, batching, incarnation=incarnation, zombies=zombies)
+    coordinator = SimulatedCoordinator(job, workers=2)
     coordinator.commit.recover()
     coordinator.open()
     return coordinator
