@@ -26,7 +26,7 @@ from malstrom_py.errors import (
     ReloadError,
     SnapshotError,
 )
-from malstrom_py.events import Ended, Error
+from malstrom_py.events import Ended, Error, StopCause
 from malstrom_py.logs import log
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
@@ -47,6 +47,7 @@ from malstrom_py.workers.reports.commands import (
     WaitCommand,
 )
 from malstrom_py.workers.reports.event_log import EventLog
+from malstrom_py.workers.reports.job_events import PlannedEnd
 from malstrom_py.workers.reports.job_status import (
     JobOutcome,
     JobStatus,
@@ -94,10 +95,10 @@ class CommandedWorkers(Protocol):
         """Stop every worker after the data in flight; with snapshots, after a last snapshot is committed."""
 
 
-class ReloadDue(Exception):
+class ReloadDue(PlannedEnd):
     """The run has stopped at the cut ``snapshot``, ``at_s`` of its clock; the next one has the code ``prepared``."""
 
-    is_stop = True
+    cause = StopCause.RELOAD
 
     def __init__(self, command: ReloadCommand, prepared: Any, snapshot: str, at_s: float) -> None:
         super().__init__("the code of a step is reloaded")
@@ -170,10 +171,10 @@ _STATES: Final[Mapping[str, State]] = {_RECOVERING: "recovering", **dict.fromkey
 class CommandQueue:
     """The commands to job ``job`` from any thread, for the thread that runs it.
 
-    ``wake``: an event that each command sets, for an idle run. ``pending``: whether a command waits. ``ended``: the
-    future of the end of the run; ``events``: the events of the job. ``accepted`` is called with the drain flag of a
-    stop before the caller gets an answer. ``kept``: whether the job has snapshots. ``watched``: whether anyone may
-    ask for the metrics of a run that has ended.
+    ``wake``: an event that each command sets, the one for which the run waits. ``pending``: whether a command waits.
+    ``ended``: the future of the end of the run; ``events``: the events of the job. ``accepted`` is called with the
+    drain flag of a stop before the caller gets an answer. ``kept``: whether the job has snapshots. ``watched``: whether
+    anyone may ask for the metrics of a run that has ended.
 
     >>> commands = CommandQueue("docs")
     >>> commands.known().phase
@@ -191,6 +192,8 @@ class CommandQueue:
         self.is_watched = watched
         self._accepted = accepted
         self.wake = threading.Event()
+        self.prepare: Callable[[str, Mapping[str, str]], Any] | None = None
+        """Imports the module of a step again from its texts, and returns what the next run is to use."""
         self.ended: Future[JobOutcome] = _future()
         self.events = EventLog()
         self.autoscaler = Autoscaler(job, self.events)
@@ -205,7 +208,6 @@ class CommandQueue:
         self._stop = _Stop()
         self._answering = False
         self._restarts = 0
-        self._prepare: Callable[[str, Mapping[str, str]], Any] | None = None
         self._reload: _Reload | None = None
         self._snapshots: SnapshotStatus | None = SnapshotStatus(None, None, 0) if kept else None
         self._published = JobStatus(job, "running", 0, "opening", RunResult(job, {}, 0.0), None)
@@ -323,14 +325,6 @@ class CommandQueue:
 
     # The thread of the run.
 
-    def wakes(self, wake: threading.Event) -> None:
-        """Let each command set ``wake``, for which the run waits. Call this before the run starts."""
-        self.wake = wake
-
-    def reloads_with(self, prepare: Callable[[str, Mapping[str, str]], Any]) -> None:
-        """Let ``prepare(step, texts)`` import the module of a step again, and return what the next run is to use."""
-        self._prepare = prepare
-
     def answer_metrics(self, measure: Callable[[JobStatus], JobMetrics]) -> None:
         """Publish what ``measure`` returns of the present status, if a caller asks for metrics."""
         if JobMetrics in self._looks:
@@ -422,7 +416,7 @@ class CommandQueue:
 
     def _begin_reload(self, coordinator: CommandedWorkers, asked: _Pending, command: ReloadCommand) -> None:
         """Import the module again, then stop all workers at the barrier of a snapshot."""
-        prepared = None if self._prepare is None else self._prepare(command.step, command.texts)
+        prepared = None if self.prepare is None else self.prepare(command.step, command.texts)
         if prepared is None or coordinator.snapshots is None:
             raise SnapshotError(
                 f"job {self.name!r} runs without snapshots, from which a reload continues and to which it goes back: "

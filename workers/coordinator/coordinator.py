@@ -24,7 +24,6 @@ from malstrom_py.rescale.moves.protocol import Report
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
-from malstrom_py.workers.coordinator.job_events import JobEvents
 from malstrom_py.workers.coordinator.job_machine import (
     ENDED,
     ENDS,
@@ -57,6 +56,7 @@ from malstrom_py.workers.engine.snapshot_capture import CapturedState
 from malstrom_py.workers.reports.error_transfer import failure_of
 from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.figures import WorkerFigures
+from malstrom_py.workers.reports.job_events import JobEvents
 from malstrom_py.workers.reports.job_status import Moving, SnapshotStatus, check_size
 from malstrom_py.workers.reports.result import RunResult, StepCounts, merged_counts
 from malstrom_py.workers.transport.messages import (
@@ -64,6 +64,7 @@ from malstrom_py.workers.transport.messages import (
     Content,
     Drain,
     Finished,
+    Notify,
     OpenSources,
     OrderFailed,
     PartsEnded,
@@ -127,7 +128,7 @@ class Coordinator(Generic[G]):
     ) -> None:
         self.group = group
         self._worker_calls = WorkerCalls(group, clock)
-        self.events = JobEvents(plan, log or EventLog(), lambda order: self._send_all(group.workers, order))
+        self.events = JobEvents(plan, log or EventLog(), lambda event: self._send_all(group.workers, Notify(event)))
         self.commit = commits or SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
         self.metering = Metering(plan, clock, self.events.emit)
         self.snapshotting: SnapshotCoordinator | None = None
@@ -155,7 +156,7 @@ class Coordinator(Generic[G]):
         """Set the first members, and the readers of the movable parts: (source, part) -> worker."""
         moves = self._new_moves(members=members, table=first_table(self._plan.slots, members), parts=parts)
         self._machine = JobMachine(moves)
-        self._rescales = RescaleRequests(moves, self._plan.job)
+        self._rescales = RescaleRequests(moves, self._plan.job, self.events.publish)
 
     # The beginning.
 
@@ -275,8 +276,10 @@ class Coordinator(Generic[G]):
                     self.snapshotting.save(content)
                 case OrderFailed():
                     raise failure_of(content.worker, content.error)
-                case WorkerEvent() | PartsEnded():
-                    self.events.noticed(content)
+                case WorkerEvent():
+                    self.events.noticed(content.event)
+                case PartsEnded():
+                    self.events.parts_ended(content.source, content.parts)
 
     def _joined(self, event: Connected | RescaleCalledOff) -> None:
         if isinstance(event, Connected):
@@ -302,11 +305,9 @@ class Coordinator(Generic[G]):
                     self.group.send(effect.worker, effect.order)
                 case events.Ended():
                     self._remove_all_but(effect.members)
-                    now_s = self._clock.monotonic_s()
-                    self.events.rescaled(self._rescales.report(now_s), effect.error, self._rescales.next_size)
                     if effect.error is not None:  # a later run begins with the workers that there are
                         self._journal.wanted(len(self.target))
-                    self._rescales.ended(now_s, effect.error)
+                    self._rescales.ended(self._clock.monotonic_s(), effect.error)
                 case _ if self.snapshotting is not None:
                     self.snapshotting.execute(effect)
 
@@ -400,7 +401,6 @@ class Coordinator(Generic[G]):
         """Rescale to exactly these ``members``, present or new. ``evens_out``: slots move also if they are present."""
         self.check_leavers(members)
         members = tuple(members)
-        self.events.rescaling(len(self.members), len(members))
         self._rescales.asked(members, self._clock.monotonic_s(), done)
         self.handle(events.RescaleRequested(members, self.weigh(), evens_out))
 

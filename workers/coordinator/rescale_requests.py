@@ -1,4 +1,4 @@
-"""The rescale requests of one job: the running one, the waiting ones, and the result of each (R9)."""
+"""The rescale requests of one job: the running one, the waiting ones, and the events and the result of each (R9)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from malstrom_py.errors import MalstromError
+from malstrom_py.events import AnyEvent, RescaleBegun, RescaleEnded
 from malstrom_py.logs import log
 from malstrom_py.rescale.load import imbalance
 from malstrom_py.rescale.moves.protocol import Moved, Table
@@ -51,18 +52,25 @@ class _Before:
 
 
 class RescaleRequests:
-    """The requests to the coordinator ``machine`` of ``job``. The last one wins; superseded requests end with it."""
+    """The requests to the coordinator ``machine`` of ``job``. The last one wins; superseded requests end with it.
 
-    def __init__(self, machine: CoordinatorMachine, job: str) -> None:
+    ``publish`` is called with the events: each rescale has a beginning and an end. A request during one begins it
+    again, with another target.
+    """
+
+    def __init__(self, machine: CoordinatorMachine, job: str, publish: Callable[[AnyEvent], None]) -> None:
         self._machine = machine
         self._job = job
+        self._publish = publish
         self._running: list[_Request] = []
         self._waiting: list[_Request] = []
         self._before = _Before.of(machine)
 
     def asked(self, members: tuple[int, ...], now_s: float, done: Done) -> None:
         """Record a request. Call this before the coordinator machine gets it."""
-        request = _Request(members, now_s, done)
+        request, last = _Request(members, now_s, done), (*self._running, *self._waiting)[-1:]
+        if not last or len(last[0].members) != len(members):
+            self._begin(len(self._machine.members), len(members))
         if not self._running:
             self._before = _Before.of(self._machine)
         waits = self._running and not self._machine.nothing_moves
@@ -74,11 +82,6 @@ class RescaleRequests:
         # Requests that came while a barrier passes begin after it.
         asked = self._waiting or (self._running if self._machine.nothing_moves else [])
         return asked[-1].members if asked else self._machine.target
-
-    @property
-    def next_size(self) -> int | None:
-        """The number of workers that the requests which wait for the end of this rescale ask for; None for none."""
-        return len(self._waiting[-1].members) if self._waiting else None
 
     @property
     def moving(self) -> Moving | None:
@@ -121,14 +124,36 @@ class RescaleRequests:
         report = self.report(now_s)
         ended, self._running, self._waiting = self._running, self._waiting, []
         workers, self._before = len(self._before.members), _Before.of(self._machine)
-        if error is None and ended:
-            self._log_ended(workers, report)
+        if ended:
+            self._publish_ended(report, error)
+            if error is None:
+                self._log_ended(workers, report)
         for request in ended:
             if error is not None:
                 request.done(error)
                 continue
             overtaken = None if request is ended[-1] else len(ended[-1].members)
             request.done(replace(report, duration_s=now_s - request.asked_s, superseded_by=overtaken))
+
+    def _begin(self, workers: int, target: int) -> None:
+        text = "job %s begins to rescale from %d to %d workers"
+        log(
+            _LOG,
+            logging.DEBUG,
+            text,
+            *(self._job, workers, target),
+            job=self._job,
+            workers_from=workers,
+            workers=target,
+        )
+        self._publish(RescaleBegun(workers, target))
+
+    def _publish_ended(self, report: RescaleReport, error: MalstromError | None) -> None:
+        moved = (report.slots, report.parts, report.keys, report.bytes, report.duration_s)
+        loads = (report.imbalance_before, report.imbalance_after)
+        self._publish(RescaleEnded(len(report.members), "" if error is None else str(error), *moved, *loads))
+        if self._running:
+            self._begin(len(report.members), len(self._running[-1].members))
 
     def _log_ended(self, workers: int, report: RescaleReport) -> None:
         """Log a rescale from this number of workers, with the time since its first request."""

@@ -46,7 +46,7 @@ class JobRun(Generic[G]):
         self._commands = commands or CommandQueue(plan.job)
         self._progress = progress
         self._coordinator = coordinator
-        self._commands.wakes(coordinator.wake)
+        self._commands.wake = coordinator.wake
         self._interrupts = Interrupts()
         self._commit = self._coordinator.commit
         self._pins = SourcePins(plan, clock)

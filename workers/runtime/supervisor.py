@@ -20,8 +20,8 @@ from malstrom_py.events import Error, Reload, Restarting
 from malstrom_py.logs import log
 from malstrom_py.validation import checked_seconds
 from malstrom_py.workers.coordinator.command_queue import CommandQueue, ReloadDue
-from malstrom_py.workers.coordinator.job_events import is_stop
 from malstrom_py.workers.reports.commands import ReloadCommand
+from malstrom_py.workers.reports.job_events import stop_cause
 from malstrom_py.workers.reports.job_status import ReloadReport
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.hot_reload import HotReload
@@ -168,7 +168,7 @@ class Supervisor(Generic[R]):
         self._at_end = at_end
         self._reloads = reloads
         if reloads is not None:
-            commands.reloads_with(reloads.prepare)
+            commands.prepare = reloads.prepare
         self._again = False
         self.restarts = 0
         self.now = make(False, None)
@@ -183,7 +183,7 @@ class Supervisor(Generic[R]):
                     self._change_code(due)
                     continue
                 except Exception as error:
-                    if self.now.trial is not None and not (is_stop(error) or isinstance(error, FencedError)):
+                    if self.now.trial is not None and not (stop_cause(error) or isinstance(error, FencedError)):
                         self._roll_back(self.now.trial, error)
                         continue
                     self._wait_or_raise(error)

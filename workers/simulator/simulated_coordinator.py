@@ -17,6 +17,7 @@ from malstrom_py.workers.coordinator.recovery import RunStart
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.reports.figures import WorkerFigures
+from malstrom_py.workers.reports.job_events import PlannedEnd
 from malstrom_py.workers.reports.job_status import RescaleReport
 from malstrom_py.workers.simulator.direct_background import DirectBackground
 from malstrom_py.workers.simulator.random_schedule import ScheduledCrash, ScheduledRescale, ScheduledSnapshot
@@ -47,10 +48,8 @@ class SimulatedCrash(PeerError):
     """The simulator has made a worker or the coordinator crash. Without snapshots the job ends by it (S6)."""
 
 
-class SimulatedStop(SimulatedCrash):
+class SimulatedStop(SimulatedCrash, PlannedEnd):
     """The simulator has stopped the job after a last snapshot, from which the job resumes."""
-
-    is_stop = True
 
 
 class SimulatedCoordinator(Coordinator[SimulatedWorkers]):

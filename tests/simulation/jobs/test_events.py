@@ -12,7 +12,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import events, sinks, sources
 from malstrom_py.operators.logic import KeyedLogic
-from malstrom_py.workers.coordinator.job_events import JobEvents
+from malstrom_py.workers.reports.job_events import JobEvents
 from tests.lives import check_lives
 
 SEEDS = 120

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from malstrom_py.errors import DeadlineError, MalstromError
 from malstrom_py.rescale.moves.move_sizing import Pacing
@@ -12,6 +13,7 @@ from malstrom_py.workers.coordinator import machine as ce
 from malstrom_py.workers.coordinator import machine as cm
 from malstrom_py.workers.coordinator.machine import Topology
 from malstrom_py.workers.coordinator.rescale_requests import RescaleRequests
+from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_status import Moving, RescaleReport
 from malstrom_py.workers.transport.messages import Connected
 
@@ -31,7 +33,8 @@ class Requests:
             parts=parts,
             pacing=Pacing.fixed(2),
         )
-        self.rescales = RescaleRequests(self.machine, "rescaled")
+        self.events: list[Any] = []
+        self.rescales = RescaleRequests(self.machine, "rescaled", self.events.append)
         self.reports: list[tuple[str, RescaleReport]] = []
         self.errors: list[tuple[str, MalstromError]] = []
         self.joins = True
@@ -115,6 +118,17 @@ def test_r9_a_request_that_is_overtaken_ends_with_the_one_that_overtook_it() -> 
     ]
 
 
+def test_a_rescale_that_waits_begins_where_the_one_before_has_ended() -> None:
+    requests, log = Requests().ask("running", 0, 1).ask("overtaken", 0, 1, 2).ask("last", 0).go_on().go_on(), EventLog()
+    assert [(type(event).__name__, event.workers) for event in requests.events] == [
+        *(("RescaleBegun", 1), ("RescaleBegun", 1), ("RescaleBegun", 1)),
+        *(("RescaleEnded", 2), ("RescaleBegun", 2), ("RescaleEnded", 1)),
+    ]
+    for event in requests.events:
+        log.emit(event)
+    assert (log.totals.rescales, log.totals.slots) == (2, 8)
+
+
 def test_r9_a_request_for_what_is_reached_already_has_ended() -> None:
     requests = Requests((0, 1)).ask("same", 0, 1)
     assert requests.reports == [
@@ -177,6 +191,7 @@ def test_r9_what_waits_begins_afresh_behind_a_request_that_was_called_off() -> N
     requests.now_s += 1.0
     requests.call_off(late := DeadlineError("worker 2 did not start"))
     assert (requests.errors, requests.reports) == ([("late", late)], [])
+    assert (requests.events[-2].workers, requests.events[-2].error) == (2, str(late))
     requests.go_on()
     assert [(name, report.members, report.duration_s) for name, report in requests.reports] == [("waits", (0,), 1.0)]
 

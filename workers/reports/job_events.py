@@ -6,13 +6,11 @@ of a failed run, `Stop` at the end of the run. An input is closed once it has en
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Final
 
 from malstrom_py.builder.plan import Plan
-from malstrom_py.errors import JobEnded, MalstromError
+from malstrom_py.errors import JobEnded
 from malstrom_py.errors.text import public_text
 from malstrom_py.events import (
     AnyEvent,
@@ -29,16 +27,25 @@ from malstrom_py.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from malstrom_py.logs import log
 from malstrom_py.operators.logic import KeyedLogic
 from malstrom_py.sources.base import Part
-from malstrom_py.workers.coordinator.command_queue import ReloadDue
 from malstrom_py.workers.reports.error_transfer import failed_worker, trace_of
 from malstrom_py.workers.reports.event_log import EventLog
-from malstrom_py.workers.reports.job_status import RescaleReport, SnapshotStatus
-from malstrom_py.workers.transport.messages import Notify, PartsEnded, WorkerEvent
+from malstrom_py.workers.reports.job_status import SnapshotStatus
 
-_LOG: Final = logging.getLogger("malstrom_py.coordinator")
+
+class PlannedEnd(Exception):
+    """Raised to end a run as planned. ``cause``: why."""
+
+    cause = StopCause.MANUAL
+
+
+def stop_cause(error: BaseException) -> StopCause | None:
+    """Return the cause if a run that ended by ``error`` was stopped as planned or by its user; None for a failure."""
+    if isinstance(error, PlannedEnd):
+        return error.cause
+    is_stop = isinstance(error, JobEnded) and error.how == "stopped"
+    return StopCause.MANUAL if is_stop or isinstance(error, KeyboardInterrupt) else None
 
 
 def listens(plan: Plan) -> bool:
@@ -48,10 +55,9 @@ def listens(plan: Plan) -> bool:
 
 
 class JobEvents:
-    """The events of one run of ``plan``, in ``log``. ``notify`` sends an order to all workers."""
+    """The events of one run of ``plan``, in ``log``. ``notify`` sends an event to the logics on all workers."""
 
-    def __init__(self, plan: Plan, log: EventLog, notify: Callable[[Notify], None]) -> None:
-        self._job = plan.job
+    def __init__(self, plan: Plan, log: EventLog, notify: Callable[[AnyEvent], None]) -> None:
         self._log = log
         self._notify = notify if listens(plan) else None
         self._fed = [step.name for step in plan.steps if step.kind == "key_by"]
@@ -59,7 +65,7 @@ class JobEvents:
         self._read_by: dict[int, set[str]] = {}
         self._here: list[int] = []
         self._held: dict[tuple[str, int], None] = {}
-        self._rescales_to: int | None = None
+        self._rescales = False
         self._lists_again: frozenset[str] = frozenset()
         self._made = 0
 
@@ -94,45 +100,20 @@ class JobEvents:
             self._here.remove(worker)
             self.publish(WorkerLeft(worker))
 
-    def noticed(self, content: WorkerEvent | PartsEnded) -> None:
+    def parts_ended(self, source: str, parts: Collection[Part]) -> None:
+        """Publish the end of ``source`` once all its parts have ended."""
+        still_open = self._open.get(source, set())
+        still_open.difference_update(parts)
+        if not still_open and source not in self._lists_again:
+            self._log.emit(InputClosed(source))
+
+    def noticed(self, event: AnyEvent) -> None:
         """Publish what a worker has noticed."""
-        if isinstance(content, PartsEnded):
-            still_open = self._open.get(content.source, set())
-            still_open.difference_update(content.parts)
-            if not still_open and content.source not in self._lists_again:
-                self._log.emit(InputClosed(content.source))
-            return
-        event = content.event
         if isinstance(event, BackPressureBegun):
             self._held[event.id, event.worker] = None
         elif isinstance(event, BackPressureEnded):
             self._held.pop((event.id, event.worker), None)
         self._log.emit(event)
-
-    def rescaling(self, workers: int, target: int) -> None:
-        """Publish that a rescale begins. A request during a rescale changes its target."""
-        if self._rescales_to != target:
-            self._rescales_to = target
-            log(
-                _LOG,
-                logging.DEBUG,
-                "job %s begins to rescale from %d to %d workers",
-                *(self._job, workers, target),
-                job=self._job,
-                workers_from=workers,
-                workers=target,
-            )
-            self.publish(RescaleBegun(workers, target))
-
-    def rescaled(self, report: RescaleReport, error: MalstromError | None, next_size: int | None) -> None:
-        """Publish that the rescale has ended, and that another one to ``next_size`` workers begins, if one waits."""
-        if self._rescales_to is not None:
-            self._rescales_to = None
-            moved = (report.slots, report.parts, report.keys, report.bytes, report.duration_s)
-            why = (report.imbalance_before, report.imbalance_after)
-            self.publish(RescaleEnded(len(report.members), "" if error is None else str(error), *moved, *why))
-            if next_size is not None:
-                self.rescaling(len(report.members), next_size)
 
     def snapshots(self, status: SnapshotStatus) -> None:
         """Publish a completed snapshot, if there is a new one."""
@@ -153,8 +134,8 @@ class JobEvents:
 
     def failed(self, error: BaseException) -> None:
         """Publish the end of a run by ``error``: a failure or a stop without drain."""
-        if is_stop(error):
-            self._end(StopCause.RELOAD if isinstance(error, ReloadDue) else StopCause.MANUAL)
+        if (cause := stop_cause(error)) is not None:
+            self._end(cause)
             return
         text, worker = public_text(error), failed_worker(error)
         if worker in self._here:
@@ -172,12 +153,14 @@ class JobEvents:
 
     def publish(self, event: AnyEvent) -> None:
         """Append ``event`` to the log, and notify the logics of it."""
+        if isinstance(event, RescaleBegun | RescaleEnded):
+            self._rescales = isinstance(event, RescaleBegun)
         if self._log.emit(event):
             self._notify_logics(event)
 
     def _notify_logics(self, event: AnyEvent) -> None:
         if self._notify is not None:
-            self._notify(Notify(event))
+            self._notify(event)
 
     def _release(self, worker: int) -> None:
         """End the back-pressure on a worker that ends."""
@@ -186,16 +169,10 @@ class JobEvents:
             self._log.emit(BackPressureEnded(source, held))
 
     def _end(self, cause: StopCause) -> None:
-        if self._rescales_to is not None:
-            self._rescales_to = None
+        if self._rescales:
+            self._rescales = False
             self._log.emit(RescaleEnded(len(self._here), "the run ended before"))
         for worker in self._here:
             self._release(worker)
             self._log.emit(Stop(cause, worker))
         self._here.clear()
-
-
-def is_stop(error: BaseException) -> bool:
-    """Whether a run that ended by ``error`` was stopped by its user."""
-    is_stop = isinstance(error, JobEnded) and error.how == "stopped"
-    return is_stop or isinstance(error, KeyboardInterrupt) or getattr(error, "is_stop", False)
