@@ -165,6 +165,30 @@ class Panes(ManyValues):
     def changed_columns(self) -> list[pa.Array]:
         return [_changed_in(groups) for _, groups in self._arrays()]
 
+    sweeps = True
+
+    def count_changed(self) -> int:
+        import numpy as np
+
+        return sum(int(np.count_nonzero(groups.changed)) for _, groups in self._arrays())
+
+    def sweep(self, keys_max: int, *, of_all: bool) -> list[Iterator[pa.Array]]:
+        for _, groups in self._arrays() if of_all else ():
+            groups.flag_all()
+        return [self._swept(pane, groups, keys_max) for pane, groups in self._arrays()]
+
+    def _swept(self, pane: int, groups: Groups, keys_max: int) -> Iterator[pa.Array]:
+        """Sweep a pane: the image of a key has all its panes, so it counts as unchanged in the others too."""
+        for ids in groups.sweep(keys_max):
+            if self.open.get(pane) is not groups:
+                return  # all keys of a pane that was closed are noted
+            keys = groups.keys(ids)
+            for _, other in self._arrays():
+                if other is not groups:
+                    found = other.find(keys)
+                    other.changed[found[found >= 0]] = False
+            yield keys
+
     def key_column(self) -> pa.Array:
         return one_column([groups.keys() for _, groups in self._arrays()]).unique()
 

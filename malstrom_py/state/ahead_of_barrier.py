@@ -29,6 +29,8 @@ from malstrom_py.state.artefact import (
 )
 from malstrom_py.state.change_log import Changes, alike
 from malstrom_py.state.column_image import ColumnImage, column_blocks, distinct
+from malstrom_py.state.group_index import NotColumnar
+from malstrom_py.state.many_values import ManyValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,6 +93,10 @@ class Packable(Protocol):
 
         Unless ``listed`` all are maybe some without state too, and without those that only have timers.
         """
+        ...
+
+    def columns(self) -> ManyValues | None:
+        """Return the values if they are in arrays, and there are no times of keys."""
         ...
 
     def timed_keys(self) -> Iterable[Any]:
@@ -168,18 +174,30 @@ class AheadOfBarrier:
         """
         if self._round is not None or self._has_passed:
             return
-        changes = self._state.changes
-        self._state.note_flagged()
-        if changes.noted is None:
+        self._note_listed()
+        changed = self._changed
+        if self._state.changes.noted is None:
             if len(self._sizes) < _ROUNDS and self._is_much(self._state.size):
                 self._round = self._packed()
-        elif self._is_much(changes.count) and (not self.parts or self._is_little(changes.count)):
+        elif self._is_much(changed) and (not self.parts or self._is_little(changed)):
             self._round = self._packed()
+
+    def _note_listed(self) -> None:
+        """Let what has changed in arrays that list it count in `_changed`."""
+        values = self._state.columns()
+        if values is None or not values.sweeps:
+            self._state.note_flagged()
+
+    @property
+    def _changed(self) -> int:
+        """About how many keys have changed since the last round."""
+        values = self._state.columns()
+        return self._state.changes.count + (0 if values is None else values.count_changed())
 
     def _pays_again(self) -> bool:
         """Whether a next round has much to do; and less than the last one, if that came before batches."""
-        changed, sizes = self._state.changes.count, self._sizes
-        if not self.parts or len(sizes) >= _ROUNDS or not self._is_much(changed):
+        sizes = self._sizes
+        if not self.parts or len(sizes) >= _ROUNDS or not self._is_much(changed := self._changed):
             return False
         return self._state.changes.noted is not None and not (self.is_behind and 4 * changed > 3 * sizes[-1])
 
@@ -207,18 +225,58 @@ class AheadOfBarrier:
 
     def _packed(self) -> Iterator[None]:
         """Pack one round, step by step."""
+        values = self._state.columns()
+        if values is not None and values.sweeps and (noted := self._noted()) is not None:
+            yield from self._swept(values, *noted)
+            return
         keys, is_full = self._state.due(self._parent, listed=False)
         self._at_once = self._keys if isinstance(keys, list) else self._column_keys
-        size = self._state.size if is_full else len(keys)
-        if not self._is_much(size):
+        if not self._begins(self._state.size if is_full else len(keys), is_full):
             return
+        if isinstance(keys, list):
+            yield from self._rows(keys, is_full)
+        else:
+            yield from self._columns(self._slices(keys), is_full)
+
+    def _begins(self, size: int, is_full: bool) -> bool:
+        """Begin a round of about ``size`` keys; return False if that is little."""
+        if not self._is_much(size):
+            return False
         self._parent = f"{self._snapshot} {len(self._sizes)}"
         self._state.round_begun(self._parent)
         self.is_behind = self.is_behind or (bool(self._sizes) and 2 * size > self._sizes[-1])
         self._sizes.append(size)
         if is_full:  # what was packed before is older than all of this
             self.parts, self._later = [], None
-        yield from self._rows(keys, is_full) if isinstance(keys, list) else self._columns(keys, is_full)
+        return True
+
+    def _noted(self) -> tuple[list[pa.Array], bool] | None:
+        """Return the noted keys that are due, as a column if there are any, and whether all state is.
+
+        None if they must be rows.
+        """
+        changes = self._state.changes
+        try:
+            noted = changes.due_column(self._parent)
+        except NotColumnar:
+            return None
+        is_full = noted is None
+        return ([noted] if noted else [], is_full) if changes.as_columns(full=is_full) else None
+
+    def _swept(self, values: ManyValues, noted: list[pa.Array], is_full: bool) -> Iterator[None]:
+        """Pack the ``noted`` keys and those that ``values`` have flagged, or all, which no one step lists.
+
+        A key may be among both: what is packed later counts.
+        """
+        self._at_once = self._column_keys
+        if self._begins(self._state.size if is_full else sum(map(len, noted), values.count_changed()), is_full):
+            swept = values.sweep(self._column_keys, of_all=is_full)
+            for columns in (*map(self._slices, noted), *swept):
+                yield from self._columns(columns, is_full)
+                is_full = False
+
+    def _slices(self, keys: pa.Array) -> Iterator[pa.Array]:
+        return (keys.slice(start, self._column_keys) for start in range(0, len(keys), self._column_keys))
 
     def _rows(self, keys: list[Any], is_full: bool) -> Iterator[None]:
         """Pack keys slot by slot. If the chain has no names for them the barrier writes all state."""
@@ -277,20 +335,24 @@ class AheadOfBarrier:
                 yield
         return by_slot, mixed
 
-    def _columns(self, keys: pa.Array, is_full: bool) -> Iterator[None]:
-        """Pack a column of keys; as rows if the state is no longer in arrays, or its parts differ in type."""
+    def _columns(self, columns: Iterator[pa.Array], is_full: bool) -> Iterator[None]:
+        """Pack columns of keys; the rest as rows if the state is no longer in arrays, or its parts differ in type."""
         images: list[ColumnImage] = []
-        for start in range(0, len(keys), self._column_keys):
-            image = self._state.image_of(keys.slice(start, self._column_keys), is_full=is_full)
+        rest: list[Any] = []
+        for keys in columns:
+            image = self._state.image_of(keys, is_full=is_full)
             if image is None or (images and image.form != images[0].form):
-                self._at_once = self._keys
-                yield from self._rows(keys.to_pylist(), is_full)
-                return
+                rest = [key for column in (keys, *columns) for key in column.to_pylist()]
+                break
             images.append(image)
             yield
-        self._state.note_flagged()  # so that it is known whether another round pays
-        self._later = None
-        self.parts.append(PackedPart(not is_full, partial(_joined_artefact, images, not is_full)))
+        self._note_listed()  # so that it is known whether another round pays
+        if images or not rest:
+            self._later = None
+            self.parts.append(PackedPart(not is_full, partial(_joined_artefact, images, not is_full)))
+        if rest:
+            self._at_once = self._keys
+            yield from self._rows(rest, is_full and not images)
 
 
 def split(parts: Sequence[PackedPart], state: bytes) -> list[Stored]:
@@ -317,7 +379,7 @@ def _is_blank(data: bytes) -> bool:
 
 
 def _joined_artefact(images: Sequence[ColumnImage], delta: bool) -> list[bytes]:
-    return [column_artefact(join_images(images), delta=delta)]
+    return [column_artefact(join_images(images), delta=delta)] if images else in_pieces([], delta=delta)
 
 
 def merged_deltas(deltas: Sequence[bytes]) -> bytes:

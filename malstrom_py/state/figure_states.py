@@ -6,7 +6,7 @@ not hold raises `NotColumnar`; `KeyedState.to_rows` then makes the dict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -138,11 +138,24 @@ class FigureStates(ArrayValues):
         self.groups.take(ids)
 
     def changed_ids(self) -> Array:
-        groups = self.groups
-        ids = groups.live()
-        ids = ids[groups.changed[ids]]
-        groups.changed[ids] = False
+        import numpy as np
+
+        ids = np.flatnonzero(self.groups.changed)
+        self.groups.changed[ids] = False
         return ids
+
+    sweeps = True
+
+    def count_changed(self) -> int:
+        import numpy as np
+
+        return int(np.count_nonzero(self.groups.changed))
+
+    def sweep(self, keys_max: int, *, of_all: bool) -> list[Iterator[pa.Array]]:
+        groups = self.groups
+        if of_all:
+            groups.flag_all()
+        return [map(groups.keys, groups.sweep(keys_max))]
 
     @property
     def in_arrays(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from malstrom_py.data.schema import ColumnKind, kind_of
@@ -14,6 +15,9 @@ Array = Any
 """A numpy array."""
 
 _EXACT: Final = 2**53
+
+_SCANNED: Final = 1 << 18
+"""As many flags are looked at together."""
 
 
 class Values(NamedTuple):
@@ -180,3 +184,31 @@ def longer(array: Array, capacity: int, absent: Any) -> Array:
     longer = np.full(capacity, absent, array.dtype) if absent else np.zeros(capacity, array.dtype)
     longer[: len(array)] = array
     return longer
+
+
+def swept(flags_of: Callable[[], Array | None], end: int, ids_max: int) -> Iterator[Array]:
+    """Clear the flags of ids below ``end``, ascending, and yield the ids that had one, ``ids_max`` together, each once.
+
+    ``flags_of`` returns the flags by id, or None once ids are of other keys, which ends this. An id that gets its flag
+    during that time is yielded, or keeps it.
+
+    >>> import numpy as np
+    >>> flags = np.array([True, False, True, True, True])
+    >>> [ids.tolist() for ids in swept(lambda: flags, 4, 2)], flags.tolist()
+    ([[0, 2], [3]], [False, False, False, False, True])
+    """
+    import numpy as np
+
+    start = 0
+    while start < end and (flags := flags_of()) is not None:
+        found, room = list[Array](), ids_max
+        while room and start < end:
+            until = min(start + _SCANNED, end)
+            some = start + flags[start:until].nonzero()[0][:room]
+            room -= len(some)
+            start = until if room else int(some[-1]) + 1
+            found.append(some)
+        ids = np.concatenate(found)
+        flags[ids] = False
+        if len(ids):
+            yield ids

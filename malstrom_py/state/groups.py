@@ -7,7 +7,7 @@ the caller then takes `Groups.states` into a dict and continues with rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,7 @@ from malstrom_py.state import group_kernels
 from malstrom_py.state.column_image import Shape as StoredShape
 from malstrom_py.state.group_index import GroupedRows, GroupIndex, NotColumnar, keys_as_columns, listed_keys
 from malstrom_py.state.group_lanes import CAPACITY
-from malstrom_py.state.group_values import Array, Values, longer
+from malstrom_py.state.group_values import Array, Values, longer, swept
 from malstrom_py.state.kept_lanes import LANES, lane_of
 from malstrom_py.state.key_symbols import SymbolIndex
 
@@ -158,7 +158,9 @@ class Groups:
         import numpy as np
 
         ids = self.index.find(keys)
-        return np.where((ids >= 0) & self._live[ids], ids, -1)
+        found = ids >= 0
+        found[found] = self._live[ids[found]]
+        return np.where(found, ids, -1)
 
     def finish(self, ids: Array | None = None) -> tuple[pa.Array, list[pa.Array]]:
         """Return the keys of ``ids``, None: of all, and per aggregation their results."""
@@ -282,6 +284,15 @@ class Groups:
         slots = self.slots(ids, slots_of)
         there = np.isin(slots, list(wanted))
         return self.keys(ids[there]), slots[there]
+
+    def flag_all(self) -> None:
+        """Set ``changed`` for all keys with states."""
+        self.changed = self._live.copy()
+
+    def sweep(self, keys_max: int) -> Iterator[Array]:
+        """Clear ``changed``, and yield the ids that had it, ``keys_max`` together, as `swept` does."""
+        index = self.index
+        return swept(lambda: self.changed if self.index is index else None, len(index), keys_max)
 
     def take(self, ids: Array) -> None:
         """Drop the states of ``ids``. Ids may change."""

@@ -7,7 +7,7 @@ changed; then there are dicts: panes have their own, of other states `KeyedState
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard
 
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -16,7 +16,7 @@ from malstrom_py.data.schema import contains
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.column_image import ColumnImage
 from malstrom_py.state.group_index import GroupIndex, NotColumnar
-from malstrom_py.state.group_values import Array, longer
+from malstrom_py.state.group_values import Array, longer, swept
 from malstrom_py.state.join_image import Rows, fitted, image_of, plain_key, records_of, rows_in, with_gone
 from malstrom_py.state.kept_rows import SMALL, Block, Chosen, KeptRows
 from malstrom_py.state.many_values import ArrayValues, ManyValues
@@ -266,6 +266,20 @@ class JoinRows(JoinSides, ArrayValues):
         ids: Array = changed.nonzero()[0]
         changed[:] = False
         return ids
+
+    sweeps = True
+
+    def count_changed(self) -> int:
+        import numpy as np
+
+        return int(np.count_nonzero(self.by_id["changed"]))
+
+    def sweep(self, keys_max: int, *, of_all: bool) -> list[Iterator[pa.Array]]:
+        index = self.index
+        if of_all:
+            self.by_id["changed"][self.live_ids()] = True
+        ids = swept(lambda: self.by_id["changed"] if self.index is index else None, len(index), keys_max)
+        return [map(index.keys, ids)]
 
     def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
         import numpy as np

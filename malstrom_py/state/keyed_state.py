@@ -228,7 +228,7 @@ class KeyedState(StepValues):
             return self._collect_rows(keys.to_pylist())
 
     def _collect_column(self, keys: pa.Array) -> bytes | None:
-        values = self._columns()
+        values = self.columns()
         if values is None:
             raise NotColumnar("states that are in a dict")
         image = values.take_image(keys)
@@ -360,7 +360,7 @@ class KeyedState(StepValues):
     def due(self, parent: str | None, *, listed: bool = True) -> tuple[list[Any] | pa.Array, bool]:
         """Do as `Packable.due`: to list all takes several times as long as to list the keys of values."""
         self.note_flagged()
-        changes, values = self.changes, self._columns()
+        changes, values = self.changes, self.columns()
         with suppress(NotColumnar):
             of_column = None if values is None else changes.due_column(parent)
             if values is not None and changes.as_columns(full=of_column is None):
@@ -376,7 +376,7 @@ class KeyedState(StepValues):
 
     def note_flagged(self) -> None:
         """Note the changes that values have flagged, and that were not noted."""
-        values = self._columns()
+        values = self.columns()
         for column in () if values is None else values.changed_columns():
             self.note_column(column)
         if values is None and isinstance(self.values, ManyValues):
@@ -415,7 +415,7 @@ class KeyedState(StepValues):
 
     def continue_chain(self, snapshot: str) -> None:
         """Write the next artefact as changes since ``snapshot``, whose state is the installed one. Requires `track`."""
-        changes, columns = self.changes, self._columns()
+        changes, columns = self.changes, self.columns()
         changes.continued(snapshot, [] if columns is not None else self._held())
         if columns is not None:
             columns.changed_columns()
@@ -472,32 +472,32 @@ class KeyedState(StepValues):
     @property
     def by_slot(self) -> bool:
         """Whether state is taken by slot, with `in_slots` and `collect_column`: without an object per key."""
-        return self._columns() is not None
+        return self.columns() is not None
 
     def in_slots(self, wanted: Collection[int], slots_of: SlotsOf) -> tuple[pa.Array, Any]:
         """Return the keys with state in ``wanted`` slots, and a vector of their slots. `NotColumnar` unless `by_slot`.
 
         ``slots_of`` is the one of `track`, or equals it.
         """
-        values = self._columns()
+        values = self.columns()
         if values is None:
             raise NotColumnar("states that are in a dict")
         return values.in_slots(wanted, slots_of)
 
-    def _columns(self) -> ManyValues | None:
+    def columns(self) -> ManyValues | None:
         """Return the values if they are in arrays, and there are no times of keys."""
         values = self.values
         return values if isinstance(values, ManyValues) and values.in_arrays and not self.has_times else None
 
     def _open_arrays(self) -> ManyValues | None:
         """Return the arrays that take an image; None if values are rows."""
-        values = self._columns()
+        values = self.columns()
         fixed = values is not None or self.values or self.expiry is not None
         return values if fixed or self.arrays is None else self.arrays()
 
     def image_of(self, keys: pa.Array | None, *, is_full: bool) -> ColumnImage | None:
         """Return a `storable` image of ``keys``, None: of all; None if rows must be written."""
-        values = self._columns()
+        values = self.columns()
         if values is None:
             return None
         try:

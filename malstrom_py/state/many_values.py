@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from itertools import chain, compress, repeat
 from operator import is_, is_not
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.column_image import ColumnImage, storable
@@ -94,6 +94,21 @@ class ManyValues(MutableMapping[Any, Any]):
     def changed_columns(self) -> list[pa.Array]:
         """Do as `changed_keys`, as columns; a key may be in several."""
         raise NotColumnar("values that are not in arrays")
+
+    sweeps: ClassVar[bool] = False
+    """Whether changed keys are found without a list of them: by the two methods below."""
+
+    def count_changed(self) -> int:
+        """Return how many keys `changed_columns` would return."""
+        return 0
+
+    def sweep(self, keys_max: int, *, of_all: bool) -> list[Iterator[pa.Array]]:
+        """Return what yields the keys that `changed_columns` would return, or ``of_all`` all with state, in turn.
+
+        ``keys_max`` in a column, and none twice by one. What changes during that time, and what could not be yielded,
+        counts as changed.
+        """
+        raise NotColumnar("changed keys that are listed")
 
     def key_column(self) -> pa.Array:
         """Return the keys with state."""

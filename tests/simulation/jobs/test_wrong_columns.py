@@ -48,6 +48,16 @@ def none_changed(right: Right) -> Right:
     return changed
 
 
+def none_swept(right: Right) -> Right:
+    """Nor is it in what is packed ahead of one."""
+
+    def sweep(states: Any, keys_max: int, *, of_all: bool) -> Any:
+        found = right(states, keys_max, of_all=of_all)
+        return found if of_all else [(keys[:0] for keys in columns) for columns in found]
+
+    return sweep
+
+
 def counted_twice(right: Right) -> Right:
     """Partial states are added twice."""
 
@@ -126,9 +136,11 @@ WRONG: Final[dict[str, WrongProtocol]] = {
     ),
     "a pane is lost in a delta of columns": WrongProtocol(((Panes, "image", pane_lost),), seed=12, shape="arrays"),
     "changed figures are not noted": WrongProtocol(
-        ((FigureStates, "changed_columns", none_changed),), seed=12, shape="arrays"
+        ((FigureStates, "changed_columns", none_changed), (FigureStates, "sweep", none_swept)), seed=12, shape="arrays"
     ),
-    "changed panes are not noted": WrongProtocol(((Panes, "changed_columns", none_changed),), seed=12, shape="arrays"),
+    "changed panes are not noted": WrongProtocol(
+        ((Panes, "changed_columns", none_changed), (Panes, "sweep", none_swept)), seed=12, shape="arrays"
+    ),
     "a table stays where it was": WrongProtocol(((ColumnTable, "drop", nothing),), shape="arrays"),
     "what waits for a value stays where it was": WrongProtocol(
         ((ColumnTable, "drop", waiting_rows_that_stay),), shape="arrays"

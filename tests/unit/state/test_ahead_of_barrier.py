@@ -12,10 +12,12 @@ import pytest
 from malstrom_py import agg
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier
-from malstrom_py.state import change_log
+from malstrom_py.operators.panes import Panes, keys_in
+from malstrom_py.state import change_log, group_values, groups
 from malstrom_py.state.ahead_of_barrier import AheadOfBarrier, split
 from malstrom_py.state.artefact import contents, entries_in, is_delta
 from malstrom_py.state.figure_states import FigureStates, shape_of_one
+from malstrom_py.state.group_index import GroupIndex
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing import CapturingPersistenceBackend
 
@@ -111,6 +113,102 @@ def test_s2_arrays_are_packed_as_arrays_and_merged_as_such() -> None:
     assert is_delta(delta)
     assert len(list(contents(delta))) == SLOTS
     assert stored([*chain, delta]) == held(state)
+
+
+def change_figures(state: KeyedState, rng: random.Random, *, become_rows: bool) -> None:
+    chance = rng.random()
+    if chance < 0.6:
+        column = pa.array(rng.sample(range(40), rng.randrange(1, 9)))
+        state.to_arrays().groups.fold(column, [column])
+    elif chance < 0.9:
+        state.collect(rng.sample(range(40), rng.choice((1, 2, 25))))
+    elif become_rows:
+        state.to_rows()
+
+
+def change_panes(state: KeyedState, rng: random.Random, *, become_rows: bool) -> None:
+    panes: Any = state.values
+    chance, pane = rng.random(), rng.choice((0, 10, 20))
+    if chance < 0.6:
+        column = pa.array(rng.sample(range(40), rng.randrange(1, 9)))
+        panes.fold(pane, panes.symbols.of(column), [None])
+    elif chance < 0.8:
+        state.collect(rng.sample(range(40), rng.choice((1, 2, 25))))
+    elif chance < 0.9 and pane in panes.open:
+        state.note(list(keys_in(panes.pop_pane(pane))))
+        panes.forget_keys()
+    elif become_rows and pane in panes.open:
+        panes.rows_at(pane)
+
+
+def panes_of(state: KeyedState) -> None:
+    state.values = Panes([agg.count()], note=state.note_column)
+
+
+def figures_of(state: KeyedState) -> None:
+    state.arrays = lambda: FigureStates([agg.sum("n")], shape_of_one())
+    state.to_arrays()
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(("begin", "change"), [(figures_of, change_figures), (panes_of, change_panes)])
+def test_s2_what_is_stored_of_arrays_is_the_state_at_the_barrier(
+    begin: Any, change: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "_COMPACT_FROM", 8)
+    monkeypatch.setattr(group_values, "_SCANNED", 7)
+    rng = random.Random(seed)
+    state, chain, parent = tracked(), list[bytes](), None
+    begin(state)
+    swept = 0
+    for number in range(8):
+        ahead = state.pack_ahead(f"s{number}", parent, keys_max=rng.choice((1, 2, 5)))
+        for _ in range(rng.randrange(60)):
+            if rng.random() < 0.5:
+                change(state, rng, become_rows=bool(seed % 2))
+            if ahead.under_way:
+                ahead.next()
+            elif rng.random() < 0.3:
+                ahead.keep_small()
+        made = artefacts(state, f"s{number}", parent)
+        swept += len(ahead.parts)
+        if rng.random() < 0.8:  # else it is never committed
+            chain = made if not is_delta(made[0]) else [*chain, *made]
+            parent = f"s{number}"
+            assert stored(chain) == held(state)
+    assert swept > 5
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_s2_no_step_lists_more_keys_of_arrays_than_it_packs(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = tracked(lambda: FigureStates([agg.sum("n")], shape_of_one()))
+    figures: Any = state.values.groups  # type: ignore[union-attr]
+    listed = 0
+
+    def keys(self: GroupIndex, ids: Any = None, right: Any = GroupIndex.keys) -> Any:
+        nonlocal listed
+        made = right(self, ids)
+        listed += len(made)
+        return made
+
+    def change(last: int) -> None:
+        figures.fold(pa.array(map(kind, range(last))), [pa.array(range(last))])
+
+    monkeypatch.setattr(GroupIndex, "keys", keys)
+    change(1000)
+    for number, parent in enumerate((None, "s0")):
+        ahead = state.pack_ahead(f"s{number}", parent, keys_max=10)
+        steps = 0
+        while ahead.under_way:
+            listed = 0
+            ahead.next()
+            assert listed <= 20, "the keys that are packed, and those whose slots are not known"
+            steps += 1
+            if steps == 50:
+                change(500)
+        assert steps > 120
+        artefacts(state, f"s{number}", parent)
+        change(800)
 
 
 def test_s2_little_state_is_left_to_the_barrier() -> None:

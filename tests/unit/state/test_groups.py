@@ -212,6 +212,9 @@ def test_keys_that_are_taken_come_back_new() -> None:
     assert groups.keys().to_pylist() == list(range(7_500, 10_000))
     groups.fold(pa.array([3, 9_999]), [None, pa.array([5, 5])])
     assert groups.states(groups.find(pa.array([3, 9_999]))) == [[1, 2], [5, 5]]
+    groups.fold(everyone, [None, everyone])
+    groups.take(groups.live())
+    assert groups.find(pa.array([3])).tolist() == [-1], "all have left together"
 
 
 def test_changed_ids_are_flagged() -> None:
