@@ -253,6 +253,17 @@ def timers_noted_before(right: Callable[..., Any]) -> Callable[..., Any]:
     return lambda state, name: state.changes.written(name, None, None)
 
 
+def packed_on(right: Callable[..., Any]) -> Callable[..., Any]:
+    """A worker continues to pack a state whose barrier has passed, while the barrier passes other steps."""
+
+    def finish(ahead: Any) -> Any:
+        parent = right(ahead)
+        ahead._has_passed = False
+        return parent
+
+    return finish
+
+
 def only_packed(right: Callable[..., Any]) -> Callable[..., Any]:
     """What has changed since state was packed ahead is not written."""
     return lambda parts, state: right(parts[:-1], parts[-1].made()) if parts else right(parts, state)
@@ -285,6 +296,7 @@ WRONG: Final = {
         KeyedState, "round_begun", timers_noted_before, 3, "windows-of-windows"
     ),
     "changes after state was packed ahead are missed": Wrong(snapshot_capture, "split", only_packed, 0),
+    "state is packed after its barrier": Wrong(AheadOfBarrier, "finish", packed_on, 19),
     "the oldest of what was packed counts": Wrong(ahead_of_barrier, "merged_deltas", packed_last, 38),
     "workers continue after the last barrier": Wrong(RegionInput, "at_sources", last_forgotten, 51),
     "a job stops before its last snapshot is durable": Wrong(Coordinator, "suspended", stopped_early, 6),
