@@ -209,6 +209,10 @@ class StoreCheckpointer(Checkpointer):
     def save_compacted(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
         return self._save(artefact_path(id, operator, partition, "full", compacted=True), data)
 
+    def save_compacted_delta(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
+        """Save compacted deltas, the last of snapshot ``id``; the path ends with ``.compacted.delta``."""
+        return self._save(artefact_path(id, operator, partition, "delta", compacted=True), data)
+
     def save_manifest(self, manifest: Manifest) -> None:
         what = f"job {self.job!r}: snapshot {manifest.id}"
         try:

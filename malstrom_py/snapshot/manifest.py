@@ -173,7 +173,7 @@ class Artefact:
         _demand(self.partition >= 0, "a worker's number is below zero")
         _demand(is_snapshot_id(self.snapshot), "an artefact has an illegal id of a snapshot")
         of_it = (self.snapshot, self.operator, self.partition, self.kind)
-        places = {artefact_path(*of_it), artefact_path(*of_it, compacted=self.kind == "full")}
+        places = {artefact_path(*of_it, compacted=compacted) for compacted in (False, True)}
         _demand(self.path in places, f"the artefact of {self.operator!r} has a wrong path")
         _demand(self.size >= 0 and _SHA256.fullmatch(self.sha256) is not None, f"{self.path} has no size or digest")
 

@@ -34,7 +34,7 @@ class Snapshots:
     ``uri``: a folder (``"/data/snapshots"`` or ``"file:///data/snapshots"``), an object store
     (``"s3://bucket/folder"``, ``"gs://…"``, ``"az://…"``), or a `Store`. Each job has a folder with its name in it.
     ``interval_s``: the seconds between the starts of two snapshots; None: only on request. ``keep``: the number of
-    snapshots to keep, besides savepoints. ``chain_max``: the number of deltas after which a chain is compacted.
+    snapshots to keep, besides savepoints. ``chain_max``: the number of deltas after which some of a chain are merged.
     ``options``: for an object store, such as ``{"region": "eu-central-1"}``; other options come from the environment.
     ``checkpointer``, instead of ``uri``: your `Checkpointer` for one job, or a function or class that makes one from
     the name of the job. Where workers are other processes, as on Ray, cloudpickle must be able to send it.

@@ -287,11 +287,12 @@ class SnapshotMachine:
         return dict(first.frontiers)
 
     def _compacted(self, event: Compacted) -> list[SnapshotEffect]:
-        """S2: replace the chain in the next manifest, unless the chain has been removed or restarted."""
+        """S2: replace what was compacted in the next manifest, unless its chain has been removed or restarted."""
         place = (event.artefact.operator, event.artefact.partition)
         now, length = self._chains.get(place, ()), len(event.chain)
-        if now[:length] == event.chain:
-            self._chains[place] = (event.artefact, *now[length:])
+        first = now.index(event.chain[0]) if event.chain[0] in now else 0
+        if now[first : first + length] == event.chain:
+            self._chains[place] = (*now[:first], event.artefact, *now[first + length :])
         return []
 
     def _to(self, what: str) -> None:

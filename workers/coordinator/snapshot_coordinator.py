@@ -19,13 +19,14 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, FencedError, InternalError, MalstromError, SnapshotError
 from malstrom_py.logs import log
 from malstrom_py.sinks.base import SnapshotId
-from malstrom_py.snapshot.checkpointer import Checkpointer
+from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
 from malstrom_py.snapshot.ids import next_snapshot_id
 from malstrom_py.snapshot.manifest import Artefact, Manifest, artefact_path
 from malstrom_py.snapshot.selection import check_claim, copy_savepoint
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.verification import load_verified
 from malstrom_py.sources.base import Part
+from malstrom_py.state.ahead_of_barrier import merged_deltas
 from malstrom_py.state.artefact import merged
 from malstrom_py.workers.coordinator import job_machine as machine
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
@@ -41,6 +42,9 @@ from malstrom_py.workers.reports.result import RunResult, as_plain, from_plain
 from malstrom_py.workers.transport.messages import Saved
 
 _LOG: Final = logging.getLogger("malstrom_py.coordinator")
+
+_TIMES: Final = 2
+"""All state is written again once its changes are half of it."""
 
 SAVE_DEADLINE_S: Final = 600.0
 """How long a snapshot may take until its state is packed, and from the end of its barrier to its manifest."""
@@ -349,9 +353,11 @@ class SnapshotCoordinator:
         )
 
     def _compact(self, chain: tuple[Artefact, ...]) -> None:
-        """S2: compact ``chain`` in the background, unless a prefix of the chain is being compacted."""
+        """S2: compact the newest of ``chain`` in the background, unless some of them are being compacted."""
+        if isinstance(self.checkpointer, StoreCheckpointer):
+            chain = worth_merging(chain)
         here = self._compacting.setdefault((chain[0].operator, chain[0].partition), [])
-        if any(chain[: len(other)] == other for other in here):
+        if any(not set(chain).isdisjoint(other) for other in here):
             return
         here.append(chain)
         work = partial(_compacted, chain, self.checkpointer)
@@ -406,15 +412,33 @@ def result_in(manifest: Manifest) -> RunResult | None:
     return None if manifest.result is None else replace(from_plain(manifest.result), last_snapshot=manifest.id)
 
 
+def worth_merging(chain: tuple[Artefact, ...]) -> tuple[Artefact, ...]:
+    """Return the newest artefacts of a long chain, to be merged: from the first that is at most `_TIMES` all after it.
+
+    So what is large is seldom written again, and most of what did not change is not.
+    """
+    newer = sum(artefact.size for artefact in chain)
+    for place, artefact in enumerate(chain[:-1]):
+        newer -= artefact.size
+        if artefact.size <= _TIMES * newer:
+            return chain[place:]
+    return chain[-2:]
+
+
 def _compacted(chain: Sequence[Artefact], checkpointer: Checkpointer) -> Artefact:
-    """Write the content of ``chain`` as one artefact."""
-    last = chain[-1]
-    data = merged([load_verified(checkpointer, artefact) for artefact in chain])
-    sha256 = persistently(lambda: checkpointer.save_compacted(last.snapshot, last.operator, last.partition, data))
-    return Artefact(last.operator, last.partition, "full", last.snapshot, _place_of(chain), len(data), sha256)
+    """Write the content of ``chain``, or of deltas that follow each other, as one artefact."""
+    last, kind = chain[-1], chain[0].kind
+    loaded = [load_verified(checkpointer, artefact) for artefact in chain]
+    data = merged(loaded) if kind == "full" else merged_deltas(loaded)
+    if isinstance(checkpointer, StoreCheckpointer) and kind == "delta":
+        save = checkpointer.save_compacted_delta
+    else:
+        save = checkpointer.save_compacted
+    sha256 = persistently(lambda: save(last.snapshot, last.operator, last.partition, data))
+    return Artefact(last.operator, last.partition, kind, last.snapshot, _place_of(chain), len(data), sha256)
 
 
 def _place_of(chain: Sequence[Artefact]) -> str:
-    """Return the path of the compacted ``chain``."""
+    """Return the path of the compacted ``chain``, of which the first says whether it is a full one."""
     last = chain[-1]
-    return artefact_path(last.snapshot, last.operator, last.partition, "full", compacted=True)
+    return artefact_path(last.snapshot, last.operator, last.partition, chain[0].kind, compacted=True)

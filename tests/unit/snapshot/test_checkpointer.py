@@ -15,6 +15,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.manifest import Artefact, PartImage
 from malstrom_py.snapshot.selection import latest_manifest
+from malstrom_py.snapshot.verification import faults_of
 from tests.unit.snapshot.stores import STORES
 from tests.unit.snapshot.taken import JOB, Start, artefact, manifest, restored
 
@@ -145,6 +146,27 @@ def test_a_chain_made_into_one_is_the_head_of_the_next(start: Start) -> None:
     assert sorted(path for path in start.checkpointer.files() if path.startswith("artefacts")) == sorted(
         one.path for one in made.artefacts
     )
+
+
+def test_s3_merged_deltas_are_kept_as_long_as_a_snapshot_that_names_them(start: Start) -> None:
+    first = start.take(b"base")
+    start.take(b"one", delta=True)
+    third = start.take(b"two", delta=True)
+    digest = start.checkpointer.save_compacted_delta(third.id, "totals", 0, b"both")
+    path = f"artefacts/{third.id}/totals-0.compacted.delta"
+    merged = Artefact("totals", 0, "delta", third.id, path, len(b"both"), digest)
+    id = start.new_id()
+    start.checkpointer.save_delta(id, "totals", 0, b"more")
+    chain = [*first.artefacts, merged, artefact(id, b"more", kind="delta")]
+    made = start.commit(manifest(id, start.claim, start.sequence + 1, chain))
+    start.checkpointer.prune(2, 0.0, start.now_s + 1e6)
+    assert restored(start.checkpointer, third) == {("totals", 0): [b"base", b"one", b"two"]}
+    start.checkpointer.prune(1, 0.0, start.now_s + 1e6)
+    assert restored(start.checkpointer, made) == {("totals", 0): [b"base", b"both", b"more"]}
+    files = [one for one in start.checkpointer.files() if one.startswith("artefacts")]
+    assert files == sorted(one.path for one in made.artefacts)
+    start.checkpointer.store.put(f"{JOB}/{path}", b"bath")
+    assert next(iter(faults_of(start.checkpointer, made)), None) is not None
 
 
 def test_a_job_whose_name_is_none_is_refused(checkpointer: StoreCheckpointer) -> None:

@@ -147,7 +147,7 @@ def test_a_region_with_sources_of_its_own_behind_an_exchange_is_a_region_and_has
 
 # Snapshots.
 
-ONE, TWO, THREE = (SnapshotId(f"20261122T04224212345{number}Z-1a2b3c4d") for number in (1, 2, 3))
+ONE, TWO, THREE, FOUR, FIVE = (SnapshotId(f"20261122T04224212345{number}Z-1a2b3c4d") for number in range(1, 6))
 
 
 def machine(*, chain_max: int = 8) -> sm.SnapshotMachine:
@@ -281,6 +281,24 @@ def test_s2_what_was_compacted_takes_the_place_of_its_chain_and_no_other() -> No
     stored, _ = completed(made, THREE, saved(THREE, 0, "delta"))
     assert isinstance(stored, sm.StoreManifest)
     assert stored.manifest.artefacts == (compacted, artefact(0, THREE, "delta"))
+
+
+def test_s2_deltas_that_were_merged_take_their_place_in_the_chain() -> None:
+    made = machine()
+    completed(made, ONE, saved(ONE, 0))
+    completed(made, TWO, saved(TWO, 0, "delta"))
+    completed(made, THREE, saved(THREE, 0, "delta"))
+    deltas = (artefact(0, TWO, "delta"), artefact(0, THREE, "delta"))
+    path = artefact_path(THREE, "sum", 0, "delta", compacted=True)
+    merged = replace(deltas[1], path=path)
+    completed(made, FOUR, saved(FOUR, 0, "delta"))
+    assert made.handle(sm.Compacted((*deltas, artefact(0, FIVE, "delta")), merged)) == []
+    assert len(made.paths()) == 4, "that is not what follows them"
+    assert made.handle(sm.Compacted(deltas, merged)) == []
+    stored, _ = completed(made, FIVE, saved(FIVE, 0, "delta"))
+    assert isinstance(stored, sm.StoreManifest)
+    assert stored.manifest.artefacts == (artefact(0, ONE), merged, *(artefact(0, id, "delta") for id in (FOUR, FIVE)))
+    replace(stored.manifest, created="2026-11-22T04:22:42+00:00").check()
 
 
 @pytest.mark.parametrize(
