@@ -68,6 +68,11 @@ class PartReader:
         if bad_rows:
             source_part.set_polls(frames=False, bad_rows=True)
 
+    @property
+    def rows_next(self) -> int:
+        """The number of rows of the next poll."""
+        return min(self.rows, self.batch_size.rows)
+
     def expect(self, rows: int) -> None:
         """Ask for so many ``rows`` in the first poll."""
         self.rows = rows

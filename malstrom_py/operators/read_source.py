@@ -169,6 +169,8 @@ class ReadSource(Operator):
         self._waiting: deque[tuple[Part, Any]] = deque()
         self._readers: deque[PartReader] = deque()
         self._gained: list[tuple[Part, Any]] = []
+        self._paces: dict[Part, int | None] = {}
+        """How many rows of a gained part its former worker polled last."""
         self.ended: dict[Part, Any] = {}
         """The parts here that have ended, with their positions."""
         self.finished = False
@@ -298,10 +300,11 @@ class ReadSource(Operator):
     def take(self, out: Outlet, *, part: Part, position: Any, state: Mapping[str, Any] | None) -> None:
         """Take over ``part`` at ``position``, to be polled after `poll_gained` (R6); its epoch counts immediately.
 
-        ``state`` is what operators stored for the part on its former worker.
+        ``state`` is what operators stored for the part on its former worker, and this source: how many rows it polled.
         """
         self.finished = False
         self._gained.append((part, position))
+        self._paces[part] = (state or {}).get(self.context.step)
         out.forward(PartOpened(self._name(part), state))
 
     def take_finished(self, *, part: Part, position: Any) -> None:
@@ -377,7 +380,8 @@ class ReadSource(Operator):
             self._close(reader)
         else:
             position = self._take_waiting(part)
-        released = PartReleased(self._name(part))
+        rows = self._paces.pop(part, None) if reader is None else reader.rows_next
+        released = PartReleased(self._name(part), {} if rows is None else {self.context.step: rows})
         out.forward(released)
         self._open_more()
         return position, released
@@ -427,7 +431,7 @@ class ReadSource(Operator):
                 continue
             started_s = self.polled_s = clock.monotonic_s()
             most = columns_rows_max if reader.gives_columns and columns_rows_max is not None else rows_max
-            rows = min(most, reader.rows, reader.batch_size.rows)
+            rows = min(most, reader.rows_next)
             if self._rows_cap is not None:
                 rows = min(rows, self._rows_cap)
             read = self._poll_part(reader, rows, out, frames=frames)
@@ -543,7 +547,9 @@ class ReadSource(Operator):
                 source_part = self._build(part, position)
                 bad_rows = self.context.on_error != "fail"
                 reader = PartReader(part, self._name(part), source_part, bad_rows=bad_rows)
-                if self._dicts is not None:
+                if (rows := self._paces.pop(part, None)) is not None:
+                    reader.expect(rows)
+                elif self._dicts is not None:
                     reader.expect(_DICTS_FIRST)
             except Exception as error:
                 self._raise(error, f"could not open partition {part!r}")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from malstrom_py import sources
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, AbsBarrier, Epoch, PartFinished, PartOpened
 from malstrom_py.errors import InternalError, SourceError
+from malstrom_py.operators.part_reader import ROWS_FIRST
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import CapturingPersistenceBackend, VirtualClock
@@ -95,6 +96,17 @@ def test_r2_a_part_that_waits_to_be_opened_moves_at_its_start_and_is_opened_once
     assert values_of(taker.on_time) == [257]
 
 
+def test_a_gained_part_is_asked_for_as_many_rows_as_its_former_worker_would_have_polled() -> None:
+    workers = [OneWorker(sources.Memory(range(10_000))).open(*parts) for parts in (["0"], [], [])]
+    giver, read = workers[0].source, 0
+    for _ in range(5):
+        read = workers[0].poll(10_000)
+        giver.made(read, read, took_s=0.0, limit_s=1.0, load=0.0)
+    workers[0].give("0", workers[1], polled=False)
+    workers[1].give("0", workers[2])  # before it was opened
+    assert workers[2].poll(10_000) == 2 * read > 2 * ROWS_FIRST
+
+
 def test_r2_releasing_a_part_that_is_not_read_here_is_our_bug() -> None:
     worker = OneWorker(Scripted({"a": [[1]], "b": [[2], [3]]})).open("a", "b")
     for _ in range(2):
@@ -121,7 +133,7 @@ def test_r2_the_part_is_announced_before_its_records_and_finished_where_it_ends(
     name = "under-test/0"
     assert [getattr(m, "values", m) for m in giver.messages()[:3]] == [PartOpened(name), [1], released]
     assert [getattr(m, "values", m) for m in taker.messages()] == [
-        PartOpened(name, {"epochs": 7}),
+        PartOpened(name, released.state),
         [2],
         PartFinished(name),
         Epoch(MAX_EPOCH),
