@@ -289,7 +289,7 @@ class AheadOfBarrier:
         blocks: list[Written] = []
         room_keys, room_bytes = self._keys, _BYTES
         for slot in sorted(by_slot):
-            left, forms, entries = list(by_slot.pop(slot)), list[bytes](), list[bytes]()
+            left, forms, entries = list(dict.fromkeys(by_slot.pop(slot))), list[bytes](), list[bytes]()
             while left:
                 fitting = max(1, min(room_keys, room_bytes // max(1, self._bytes_per_key)))
                 some, left = left[:fitting], left[fitting:]
@@ -315,12 +315,13 @@ class AheadOfBarrier:
             self._later = later
             self.parts.append(PackedPart(True, partial(_delta_of, later)))
 
-    def _by_slot(
-        self, keys: list[Any], is_full: bool
-    ) -> Generator[None, None, tuple[dict[int, dict[Any, None]], bool]]:
-        """Return by slot ``keys``, if ``is_full`` also those with timers alone; and whether they are not `alike`."""
+    def _by_slot(self, keys: list[Any], is_full: bool) -> Generator[None, None, tuple[dict[int, list[Any]], bool]]:
+        """Return by slot ``keys``, if ``is_full`` also those with timers alone; and whether they are not `alike`.
+
+        A key that loses its value between two steps may come twice.
+        """
         slots_of, mixed = self._state.changes.slots_of, False
-        by_slot: dict[int, dict[Any, None]] = defaultdict(dict)
+        by_slot: dict[int, list[Any]] = defaultdict(list)
         for only_timers in (False, True) if is_full else (False,):
             if only_timers:
                 keys = list(self._state.timed_keys())
@@ -330,7 +331,7 @@ class AheadOfBarrier:
                 if only_timers:
                     some = self._state.without_values(some)
                 for slot, key in zip(slots_of(some), some, strict=True):
-                    by_slot[slot][key] = None
+                    by_slot[slot].append(key)
                 mixed = mixed or not alike(some)
                 yield
         return by_slot, mixed
