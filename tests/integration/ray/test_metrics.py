@@ -50,7 +50,8 @@ def test_the_counts_of_a_job_that_is_stopped_are_those_of_its_metrics(tidy: None
     handle = mp.RayRuntime(2, num_cpus=0.2).start(a_job("docs-ray-stopped"))
     until(lambda: handle.metrics().written, "it writes")
     handle.stop(drain=False, timeout_s=PATIENCE_S)
-    with pytest.raises(mp.JobEnded) as caught:
+    assert handle.status().state == "stopped"
+    with pytest.raises(mp.JobEnded, match="stopped without drain: nothing was committed") as caught:
         handle.wait(timeout_s=PATIENCE_S)
     final = handle.metrics()
     assert (caught.value.result.read, caught.value.result.written) == (final.read, final.written)

@@ -13,7 +13,7 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.errors import OperatorError, PeerError, SnapshotError
+from malstrom_py.errors import PeerError, SnapshotError
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.store import MemoryStore
 from tests.integration.ray.chaos import KEYS, PATIENCE_S, chaotic, check, ravage, until
@@ -34,19 +34,6 @@ def restarted(handle: mp.JobHandle, restarts: int) -> None:
     """Wait until the job has restarted so often, and reads again."""
     until(lambda: handle.status().restarts == restarts and handle.status().phase == "steady", handle.status)
     handle.snapshot()
-
-
-@pytest.mark.long
-def test_s6_workers_that_survive_keep_their_processes(tidy: None, tmp_path: Path) -> None:
-    handle = runtime(3, tmp_path / "kept").start(chaotic("survives", tmp_path / "out"))
-    handle.snapshot()
-    before = pids("WorkerActor")
-    os.kill(before[1], signal.SIGKILL)
-    restarted(handle, 1)
-    assert len(pids("WorkerActor")) == 3
-    assert set(before) - set(pids("WorkerActor")) == {before[1]}
-    handle.stop(drain=True, timeout_s=PATIENCE_S)
-    check(rows_in(tmp_path / "out"))
 
 
 @pytest.mark.long
@@ -220,20 +207,6 @@ def test_s4_a_restarted_coordinator_reports_that_its_snapshot_is_gone(tidy: None
     with pytest.raises(SnapshotError, match=f"snapshot {last_known} is no longer in"):
         handle.wait(timeout_s=PATIENCE_S)
     check(rows_in(tmp_path / "out"))
-
-
-@pytest.mark.long
-def test_s6_a_job_that_fails_each_time_ends_with_the_error_of_its_function(out: sinks.Memory, tmp_path: Path) -> None:
-    def refuse(row: Row) -> Row:
-        raise LookupError("always")
-
-    job = mp.Job("always")
-    job.source("in", sources.Memory([{"n": 1}])).map("refuse", refuse).sink("out", out)
-    handle = runtime(1, tmp_path / "kept", restart=mp.Restart(max_restarts=1, backoff_s=0.0)).start(job)
-    with pytest.raises(OperatorError, match="refuse") as caught:
-        handle.wait(timeout_s=PATIENCE_S)
-    assert any("restarted 1 time" in note for note in caught.value.__notes__)
-    assert out.items == []
 
 
 def test_s6_the_error_names_step_part_and_position_of_a_record_that_kills_its_worker(

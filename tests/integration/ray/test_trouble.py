@@ -93,16 +93,6 @@ def test_ports_that_are_all_taken(out: sinks.Memory) -> None:
             mp.RayRuntime(1, num_cpus=0.2, ports=(port, port)).run(job)
 
 
-def test_stop_without_drain_commits_nothing(out: sinks.Memory, attendance: Attendance) -> None:
-    handle = RUNTIME.start(traffic("stopped", out, attendance))
-    Tour(handle, attendance).stay(1)
-    handle.stop(drain=False)
-    assert handle.status().state == "stopped"
-    with pytest.raises(mp.JobEnded, match="stopped without drain: nothing was committed"):
-        handle.wait()
-    assert out.items == []
-
-
 def test_a_timeout_of_a_wait_leaves_the_job_running(out: sinks.Memory, attendance: Attendance) -> None:
     handle = RUNTIME.start(traffic("slow", out, attendance))
     with pytest.raises(OperationInProgress, match=r"job 'slow' has not ended within 0\.1 s"):
@@ -149,20 +139,6 @@ def test_the_error_of_a_row_that_cannot_be_sent_to_the_driver_has_its_cause(out:
     with pytest.raises(SinkError, match=r"'out' could not pre-commit: sinks\.Memory .*cannot be pickled") as caught:
         mp.RayRuntime(1, num_cpus=0.1).run(job)
     assert caught.value.__cause__ is not None
-    assert out.items == []
-
-
-@pytest.mark.long
-def test_a_second_run_of_a_job_clears_its_memory_sink_and_leaves_it_empty_if_it_fails(out: sinks.Memory) -> None:
-    def run(limit: int) -> None:
-        job = mp.Job("again")
-        job.source("in", sources.Memory([1, 2, 3])).map("by", lambda n: 6 // (limit - n)).sink("out", out)
-        mp.RayRuntime(1, num_cpus=0.1).run(job)
-
-    run(4)
-    assert sorted(out.items) == [2, 3, 6]
-    with pytest.raises(OperatorError, match="'by'"):
-        run(3)
     assert out.items == []
 
 
