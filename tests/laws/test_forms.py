@@ -216,6 +216,15 @@ def modules_of(step: Callable[..., Any], options: dict[str, Any]) -> set[str]:
     return {type(operator).__module__.rpartition(".")[2] for operator in operators}
 
 
+FURTHER = [
+    f"{name} of {kind}"
+    for name in ("sum", "count", "min", "mean", "sum by a function")
+    for kind in (TUMBLING, SESSION, windows.count(2))
+]
+"""Windows of one figure, for `make long`: sliding ones show it, and "aggregate" is of each kind of windows."""
+
+
+@pytest.mark.long(*FURTHER)
 @pytest.mark.parametrize("name", CASES)
 def test_columns_rows_and_a_mix_give_the_same(name: str) -> None:
     step, options = CASES[name]
