@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from malstrom_py.builder.compiled_steps import compiled_of
+from malstrom_py.builder.compiled_steps import compiled_of, functions_of
 from malstrom_py.builder.plan import Step
 from malstrom_py.operators.base import ColumnsRead, Operator
 from malstrom_py.operators.read_source import ReadSource
@@ -26,13 +26,14 @@ def narrow_sources(steps: Sequence[Step]) -> list[Step]:
     if not any(map(_is_read, steps)):  # the plan of a step under test: what its functions read is not looked up
         return list(steps)
     needed = columns_needed(steps)
-    gathering, saving = _gathered(steps), _saved(steps)
+    is_known = any(needed[step.name] for step in steps if _is_read(step))
+    gathering, saving = (_gathered(steps), _saved(steps)) if is_known else (set[str](), dict[str, int]())
     return [
         _narrowed(
             step,
             needed[step.name],
             gathers=step.name in gathering,
-            saves_much=saving[step.name] >= _SAVED_BY_COLUMNS,
+            saves_much=saving.get(step.name, 0) >= _SAVED_BY_COLUMNS,
         )
         if _is_read(step)
         else step
@@ -106,7 +107,7 @@ def _saved(steps: Sequence[Step]) -> dict[str, int]:
     saved = {step.name: 0 for step in steps}
     for step in reversed(steps):
         is_end = step.kind in ("final", "window") or _writes_columns(step)
-        own = _SAVED_BY_COLUMNS if is_end else int(compiled_of(step) is not None)
+        own = _SAVED_BY_COLUMNS if is_end else int(bool(functions_of(step)))
         for ref in step.inputs:
             saved[ref.step] = max(saved[ref.step], saved[step.name] + own)
     return saved

@@ -6,6 +6,7 @@ that is compiled may still call its function for each row.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,15 +27,9 @@ class Compiled(NamedTuple):
 
 def compiled_of(step: Step) -> Compiled | None:
     """Return whether ``step`` is compiled; None for a step without functions that could be."""
-    factory: Any = step.factory
-    kind, options = (factory.func, factory.keywords) if isinstance(factory, partial) else (factory, {})
-    has_ttl = "ttl" in options
-    if has_ttl and isinstance(inner := options.get("factory"), partial):
-        kind, options = inner.func, inner.keywords
-    if not (isinstance(kind, type) and issubclass(kind, Operator)):
-        return None
-    functions = kind.compiled_functions(**options)
-    if not functions:
+    kind, options, has_ttl = _kind_of(step)
+    functions = functions_of(step)
+    if kind is None or not functions:
         return None
     if not options.get("compiles", True):
         return Compiled(describe_function(functions[0]), "compile=False")
@@ -42,6 +37,22 @@ def compiled_of(step: Step) -> Compiled | None:
         return Compiled(describe_function(functions[0]), "ttl=")
     found = [Compiled(describe_function(function), kind.why_never(function)) for function in functions]
     return next((one for one in found if one.why_not is not None), found[0])
+
+
+def functions_of(step: Step) -> Sequence[Callable[..., Any]]:
+    """Return the functions of a row that could be computed on columns, whether or not they are."""
+    kind, options, _ = _kind_of(step)
+    return () if kind is None else kind.compiled_functions(**options)
+
+
+def _kind_of(step: Step) -> tuple[type[Operator] | None, dict[str, Any], bool]:
+    """Return the operator of a step with its options, and whether it forgets keys after a time (``ttl=``)."""
+    factory: Any = step.factory
+    kind, options = (factory.func, factory.keywords) if isinstance(factory, partial) else (factory, {})
+    has_ttl = "ttl" in options
+    if has_ttl and isinstance(inner := options.get("factory"), partial):
+        kind, options = inner.func, inner.keywords
+    return (kind if isinstance(kind, type) and issubclass(kind, Operator) else None), options, has_ttl
 
 
 def why_text(step: Step) -> str:
