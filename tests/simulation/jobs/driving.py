@@ -112,6 +112,11 @@ class Driven:
         """Who may work, by number, the ways on which something is, and what is to be done for snapshots."""
         return [*self.coordinator.busy, *self.coordinator.ways, *self.coordinator.chores]
 
+    @property
+    def incarnation(self) -> int:
+        """The number of the start of the job."""
+        return self._job.incarnation
+
     def turn(self) -> None:
         """Let chance decide on one thing."""
         self.coordinator.step()
