@@ -44,8 +44,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.manifest import Artefact, Kind, artefact_path
 from malstrom_py.workers.coordinator.job_machine import topology_of
-from malstrom_py.workers.coordinator.recovery import RunStart
-from malstrom_py.workers.coordinator.restore_point import plan_image
+from malstrom_py.workers.coordinator.recovery import RunStart, plan_image
 from malstrom_py.workers.coordinator.worker_group import Arrived, StartGroup
 from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts

@@ -35,9 +35,8 @@ from malstrom_py.workers.coordinator.job_machine import (
 )
 from malstrom_py.workers.coordinator.machine import CoordinatorMachine, CoordinatorPhase, RescaleCalledOff
 from malstrom_py.workers.coordinator.metering import Metering
-from malstrom_py.workers.coordinator.recovery import RunStart, SnapshotUse, begin, beginning_steps
+from malstrom_py.workers.coordinator.recovery import RunStart, SnapshotUse, begin, listed_parts
 from malstrom_py.workers.coordinator.rescale_requests import Done, RescaleRequests
-from malstrom_py.workers.coordinator.restore_point import listed_parts
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.coordinator.source_calls import SourceCalls
@@ -183,7 +182,8 @@ class Coordinator(Generic[G]):
         self._deal(members, movable_parts(dealt.parts, dealt.movable))
         job, parts = self._plan.job, listed_parts(dealt.parts)
         self._source_calls = SourceCalls(job, dealt.sources, self._clock, parts, background=self._calling)
-        beginning = tuple(beginning_steps(self._plan, resumption))
+        kept = frozenset[str]() if resumption is None else resumption.stateful
+        beginning = tuple(one.name for one in self._plan.steps if one.initial is not None and one.name not in kept)
         begun = {} if resumption is None else resumption.begun(dealt)
         restored = None if resumption is None else resumption.for_workers(self._plan, dealt)
         self.group.start(StartGroup(members, members, self.table, 0, restored=restored, beginning=beginning))

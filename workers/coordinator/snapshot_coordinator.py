@@ -32,8 +32,7 @@ from malstrom_py.workers.coordinator import job_machine as machine
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.job_machine import OPEN, WANTED, Effect, Event, JobMachine, PlannedStop
 from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade
-from malstrom_py.workers.coordinator.recovery import RunStart
-from malstrom_py.workers.coordinator.restore_point import plan_image
+from malstrom_py.workers.coordinator.recovery import RunStart, plan_image
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.background import Background
 from malstrom_py.workers.engine.snapshot_capture import CapturedState, persistently, save

@@ -18,8 +18,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, MalstromError, PeerError
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.workers.coordinator.machine import RescaleCalledOff
-from malstrom_py.workers.coordinator.recovery import RunStart
-from malstrom_py.workers.coordinator.restore_point import RestorePoint
+from malstrom_py.workers.coordinator.recovery import RestorePoint, RunStart
 from malstrom_py.workers.engine.snapshot_capture import CapturedState
 from malstrom_py.workers.reports.error_transfer import failure_of
 from malstrom_py.workers.reports.figures import WorkerFigures

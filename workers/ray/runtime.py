@@ -24,7 +24,7 @@ from malstrom_py.errors import MalstromError, OperationInProgress, PlanError
 from malstrom_py.errors.text import public_text, redacting, redacts
 from malstrom_py.validation import checked_flag
 from malstrom_py.workers.control.registry import check_name
-from malstrom_py.workers.coordinator.recovery import pinned, warn_of_reading_again
+from malstrom_py.workers.coordinator.recovery import pinned
 from malstrom_py.workers.ray import discovery
 from malstrom_py.workers.ray.job_config import JobSetup, Placement, WorkerOptions, node_address
 from malstrom_py.workers.remote.worker_setup import Wiring, in_other_processes
@@ -44,6 +44,7 @@ from malstrom_py.workers.runtime.run_options import (
     options_of,
     restart_of,
     snapshot_use_of,
+    warn_of_reading_again,
 )
 from malstrom_py.workers.runtime.source_pinning import SourcePins
 from malstrom_py.workers.transport.base import JobSecret

@@ -25,7 +25,7 @@ from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.workers.control.server import ControlSocket, answering
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator, G
-from malstrom_py.workers.coordinator.recovery import SnapshotUse, begun_again, warn_of_reading_again
+from malstrom_py.workers.coordinator.recovery import SnapshotUse, begun_again
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_status import check_size
@@ -36,7 +36,13 @@ from malstrom_py.workers.runtime.job_handle import JobHandle
 from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.job_thread import LocalJob, run_to_end
 from malstrom_py.workers.runtime.progress import Progress, progress_for
-from malstrom_py.workers.runtime.run_options import RunOptions, observers_of, restart_of, snapshot_use_of
+from malstrom_py.workers.runtime.run_options import (
+    RunOptions,
+    observers_of,
+    restart_of,
+    snapshot_use_of,
+    warn_of_reading_again,
+)
 from malstrom_py.workers.runtime.supervisor import Supervisor
 
 __tracebackhide__ = True  # pytest shows the line of the user

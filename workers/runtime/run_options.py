@@ -6,18 +6,23 @@ below, which a test compares with the fields of `RunOptions`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import signature
 from types import NoneType
 from typing import Any, Final, Literal, TypedDict
 
+from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import PlanError, shown
 from malstrom_py.errors.text import instead_of
+from malstrom_py.logs import log
 from malstrom_py.metrics import Metrics
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.snapshot.ids import is_snapshot_id
 from malstrom_py.snapshot.snapshots import Snapshots
+from malstrom_py.sources.base import as_source
 from malstrom_py.validation import checked_flag
 from malstrom_py.workers.coordinator.autoscaler import check_autoscale
 from malstrom_py.workers.coordinator.recovery import LATEST, NONE, SnapshotUse
@@ -26,6 +31,8 @@ from malstrom_py.workers.monitoring.dashboard import Dashboard
 from malstrom_py.workers.monitoring.observers import Observers
 from malstrom_py.workers.reports.event_log import OnEvent
 from malstrom_py.workers.runtime.supervisor import NEVER, Restart
+
+_LOG: Final = logging.getLogger("malstrom_py.coordinator")
 
 
 class SimulatedKeywords(TypedDict, total=False):
@@ -167,3 +174,17 @@ def snapshot_use_of(options: RunOptions) -> SnapshotUse | None:
     if options.snapshots is None:
         return None
     return SnapshotUse(options.snapshots, options.resume, options.allow_dropped_state)
+
+
+def warn_of_reading_again(plan: Plan, snapshot_use: SnapshotUse | None) -> None:
+    """Warn of sources that should read new input only but read all, because the job has no snapshots."""
+    for step in plan.steps:
+        read = step.factory.keywords.get("source") if isinstance(step.factory, partial) else None
+        source = None if read is None or snapshot_use is not None else as_source(read)
+        if source is not None and source.reads_new and (asked := source.reads_new_with) is not None:
+            text = (
+                "should read only new input since the last run in source %r (%s), but has no snapshots: each run reads "
+                "everything. Give the runtime snapshots=mp.Snapshots(uri)"
+            )
+            given = (plan.job, step.name, asked or "reads_new")
+            log(_LOG, logging.WARNING, f"job %s {text}", *given, job=plan.job, step=step.name)

@@ -15,7 +15,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors.text import public_text
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.sources.base import pins
-from malstrom_py.workers.coordinator.restore_point import PinnedInputs
+from malstrom_py.workers.coordinator.recovery import PinnedInputs
 from malstrom_py.workers.engine.graph_builder import build_sources
 
 

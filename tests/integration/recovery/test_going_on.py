@@ -168,6 +168,20 @@ def test_resume_none_warns_of_output_that_stays_and_comes_again(
     assert "the committed output of sinks ('out') stays visible, and is written again" in warned
 
 
+def test_a_start_from_an_older_snapshot_warns_of_output_that_comes_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, out = mp.Snapshots(str(tmp_path / "kept"), interval_s=None), str(tmp_path / "out")
+    for _ in range(2):
+        mp.run(numbered(out), snapshots=kept, resume="none", progress=False)
+    older, newest = kept.checkpointer("numbered").list_checkpoints()
+    caplog.clear()
+    mp.run(numbered(out), snapshots=kept, resume=older, progress=False)
+    warned = caplog.messages[0]
+    assert f"resumes from snapshot {older}, which is not the newest" in warned
+    assert warned.endswith(f"since then, up to {newest}, stays visible and is written again")
+
+
 def test_a_savepoint_is_not_put_where_the_snapshots_are(tmp_path: Path) -> None:
     kept = often(tmp_path / "kept")
     handle = mp.InProcess(snapshots=kept).start(numbered(str(tmp_path / "out"), rows=200_000), control=False)

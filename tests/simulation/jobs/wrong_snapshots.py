@@ -21,10 +21,10 @@ from malstrom_py.state import ahead_of_barrier
 from malstrom_py.state.ahead_of_barrier import AheadOfBarrier
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.coordinator import recovery as beginning
-from malstrom_py.workers.coordinator import restore_point, snapshot_coordinator
+from malstrom_py.workers.coordinator import snapshot_coordinator
 from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.job_machine import SUSPENDS
-from malstrom_py.workers.coordinator.restore_point import RestorePoint
+from malstrom_py.workers.coordinator.recovery import RestorePoint
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.engine import snapshot_capture
@@ -295,7 +295,7 @@ WRONG: Final = {
     "the claim is omitted": Wrong(StoreCheckpointer, "claim", claim_omitted, 0),
     "sinks discard what is valid": Wrong(SinkCommits, "recover", all_discarded, 4),
     "what is valid is not committed": Wrong(beginning, "_make_ready", commit_forgotten, 0),
-    "a chain with slots of others is continued": Wrong(restore_point, "load_slots", always_continued, 17),
+    "a chain with slots of others is continued": Wrong(beginning, "load_slots", always_continued, 17),
     "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 1, "enriched"),
     "collect buffers are left out": Wrong(CollectStep, "install", none_in_flight, 2, "collect"),
     "changes while state is packed ahead are missed": Wrong(AheadOfBarrier, "_packed", noted_late, 31),

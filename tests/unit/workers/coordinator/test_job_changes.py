@@ -12,7 +12,7 @@ from malstrom_py import partitioners, sinks, sources
 from malstrom_py.errors import SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.manifest import Artefact, Manifest, PartImage, StepImage, artefact_path
-from malstrom_py.workers.coordinator.restore_point import RestorePoint, fitted, plan_image
+from malstrom_py.workers.coordinator.recovery import RestorePoint, fitted, plan_image
 
 ID = SnapshotId("20261122T042242123456Z-1a2b3c4d")
 

@@ -13,7 +13,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import OperatorError, SourceError
 from malstrom_py.sources.base import Part
 from malstrom_py.testing import VirtualClock
-from malstrom_py.workers.coordinator.restore_point import PinnedInputs
+from malstrom_py.workers.coordinator.recovery import PinnedInputs
 from malstrom_py.workers.runtime.job_handle import JobHandle
 from malstrom_py.workers.runtime.source_pinning import SourcePins
 
