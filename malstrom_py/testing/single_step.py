@@ -289,7 +289,7 @@ class StepRunner:
         graph = build_graph(
             plan, member, batching=batching, codec=self.codec, clock=clock, pass_barrier=self._pass_barrier
         )
-        self._executor, self._nodes, self._feeds = graph.executor, graph.nodes, graph.feeds
+        self._executor, self._nodes, self._inputs = graph.executor, graph.nodes, graph.inputs
         self.operators: Mapping[str, Operator] = graph.operators
         self.resources = Resources()
         self._holding = [(self._nodes[name], op) for name, op in graph.operators.items() if op.holding]
@@ -314,7 +314,7 @@ class StepRunner:
                 case AbsBarrier() | SuspendMarker():
                     self._in_band(message)
                 case Interrogate() | Collect() | Acquire() | Rescale():
-                    for feed in reversed(self._feeds):
+                    for feed in reversed(self._inputs):
                         feed.inject(message)
                 case _:
                     for name in self._step.inputs:
@@ -367,7 +367,7 @@ class StepRunner:
         moved = True
         while moved:
             moved = False
-            for feed in self._feeds:
+            for feed in self._inputs:
                 taken, grants = feed.take()
                 moved = moved or taken > 0
                 for grant in grants:
@@ -391,7 +391,7 @@ class StepRunner:
             self._barriers[message.snapshot] = message
             self.backend = message.backend
             barrier = Barrier(message.snapshot)
-        for feed in self._feeds:
+        for feed in self._inputs:
             feed.at_sources(barrier)
 
     def _pass_barrier(

@@ -71,7 +71,7 @@ class WorkerGraph:
     nodes: dict[str, int]
     exchanges: dict[str, Exchange]
     regions: Sequence[Region]
-    feeds: list[RegionInput]
+    inputs: list[RegionInput]
     followers: list[IdleSource]
     messages: list[Outgoing]
     slots_of: dict[str, SlotsOf]
@@ -81,8 +81,8 @@ class WorkerGraph:
     def close(self) -> None:
         """End the references of the nodes to each other, and of the regions to the worker."""
         self.executor.close()
-        for feed in self.feeds:
-            feed.close()
+        for region_input in self.inputs:
+            region_input.close()
 
 
 def build_graph(
@@ -111,7 +111,7 @@ def build_graph(
     keyed = {region.name: _keyed(plan, region, nodes, exchanges) for region in regions}
     names = {node: name for name, node in nodes.items()}
     slots_of = {names[node]: group.slots_of for groups in keyed.values() for group in groups for node in group.nodes}
-    feeds = [
+    inputs = [
         RegionInput(
             executor,
             [ExchangeEntry(exchanges[name], entries[name]) for name in region.entries],
@@ -136,8 +136,8 @@ def build_graph(
         for region in regions
     ]
     sending = [(name, nodes[name] + 1) for name in entries]
-    followers = followers_of(zip(regions, feeds, strict=True), executor, operators, nodes, sending)
-    made = (executor, operators, nodes, exchanges, regions, feeds, followers, messages, slots_of)
+    followers = followers_of(zip(regions, inputs, strict=True), executor, operators, nodes, sending)
+    made = (executor, operators, nodes, exchanges, regions, inputs, followers, messages, slots_of)
     return WorkerGraph(*made, entries, turn)
 
 

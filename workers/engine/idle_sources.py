@@ -38,14 +38,14 @@ class IdleSource:
         executor: Executor,
         node: int,
         generator: GenerateEpochs,
-        feed: RegionInput,
+        region_input: RegionInput,
         exchanges: Sequence[tuple[str, int, ReceivingMachine]],
         beside: Sequence[tuple[str, ReceivingMachine]] = (),
     ) -> None:
         self._executor = executor
         self._node = node
         self._generator = generator
-        self._feed = feed
+        self._region_input = region_input
         self._exchanges = exchanges
         self._beside = beside
         # T7: when the silence was noticed here and the epoch at that moment; when the last epoch was sent in it.
@@ -59,7 +59,7 @@ class IdleSource:
             self._silence = None
             return
         # As a source does, wait while the region has a backlog (F2) or a barrier is being aligned (S1).
-        if not self._feed.sources_open:
+        if not self._region_input.sources_open:
             return
         # An active source in this region decides what is broadcast to the exchanges that it feeds.
         fed = [(name, machine) for name, send, machine in self._exchanges if self._executor.merged(send).idle]
@@ -137,9 +137,9 @@ def followers_of(
     or a source of its region is listed again (R13).
     """
     regions, exchanges = list(regions), list(exchanges)
-    receiving = {name: feed.machine for region, feed in regions for name in region.entries}
+    receiving = {name: region_input.machine for region, region_input in regions for name in region.entries}
     followers: list[IdleSource] = []
-    for region, feed in regions:
+    for region, region_input in regions:
         listed_again = any(_is_listed_again(operators[name]) for name in region.sources)
         for name in region.steps:
             operator = operators[name]
@@ -149,7 +149,7 @@ def followers_of(
             fed = [(name, send, receiving[name]) for name, send in exchanges if send in behind]
             if fed:
                 beside = [(other, receiving[other]) for other in _joined_with([name for name, *_ in fed], regions)]
-                followers.append(IdleSource(executor, nodes[name], operator, feed, fed, beside))
+                followers.append(IdleSource(executor, nodes[name], operator, region_input, fed, beside))
     return followers
 
 

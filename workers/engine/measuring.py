@@ -250,8 +250,8 @@ class Measuring:
         self._number = number
         self._graph = graph
         self._samplers = {name: KeySampler(exchange) for name, exchange in graph.exchanges.items()}
-        for region, feed in zip(graph.regions, graph.feeds, strict=True):
-            feed.samplers = {name: self._samplers[name] for name in region.entries}
+        for region, region_input in zip(graph.regions, graph.inputs, strict=True):
+            region_input.samplers = {name: self._samplers[name] for name in region.entries}
         self.time = TimeUse(list(graph.exchanges.values()))
         self._again_ns = 0
         self._parts: Mapping[str, PartMetrics] = {}

@@ -51,7 +51,7 @@ class RoutingSwitch:
         # On exchanges that a source feeds no epoch is sent between hand-over and marker, not even by a region (R2).
         fed = {node for source, _ in self._sources.values() for node in self._executor.behind(source)}
         self._fed_by_sources = [(exchange, node) for exchange, node in self._sending if node in fed]
-        self._source_feeds = [feed for feed in graph.feeds if feed.sources]
+        self._source_inputs = [region_input for region_input in graph.inputs if region_input.sources]
         self._before: dict[str, int] = {}
         self._messages = messages
         self._machine = machine.SendingMachine(member.worker, version=member.version)
@@ -153,8 +153,8 @@ class RoutingSwitch:
         for exchange, node in self._sending:
             after = self._executor.merged(node)
             exchange.switch(move, before=before[exchange.name], after=after.time, idle=after.idle)
-        for feed in self._source_feeds:
-            feed.moved(move.version)
+        for region_input in self._source_inputs:
+            region_input.moved(move.version)
         self._started = True
 
     def _silence(self, sending: Iterable[tuple[Exchange, int]]) -> None:

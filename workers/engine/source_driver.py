@@ -36,12 +36,12 @@ class SourceDriver:
         self._stopping = False
         self.notices = SourceNotices(worker, clock)
         """For the events of the job."""
-        feed_of = {node: feed for feed in graph.feeds for node in feed.sources}
+        input_of = {node: region_input for region_input in graph.inputs for node in region_input.sources}
         operators, nodes = graph.operators, graph.nodes
         self._generators = [(nodes[name], op) for name, op in operators.items() if isinstance(op, GenerateEpochs)]
         self._sources = [(nodes[name], op) for name, op in operators.items() if isinstance(op, ReadSource)]
         self._turn = graph.turn
-        self._polls = [(source, node, feed_of[node], self._poll_of(node, source)) for node, source in self._sources]
+        self._polls = [(source, node, input_of[node], self._poll_of(node, source)) for node, source in self._sources]
 
     def open(self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]]) -> None:
         """Open the sources, each with its ``parts`` on this worker, by step; ``begun``: the known positions."""
@@ -61,12 +61,12 @@ class SourceDriver:
         """Poll each source once, if its region is open. Return the number of records."""
         done, executor, clock = 0, self._executor, self._clock
         waiting: list[ReadSource] = []
-        for source, node, feed, poll in self._polls:
+        for source, node, region_input, poll in self._polls:
             if source.finished:
                 continue
-            if not feed.sources_open:
+            if not region_input.sources_open:
                 waiting.append(source)
-                if not feed.outputs_open:
+                if not region_input.outputs_open:
                     self.notices.held(source)
                 continue
             if self._stopping:
@@ -74,7 +74,7 @@ class SourceDriver:
                 executor.run()
                 self.notices.polled(source, 0)
                 continue
-            routed = feed.routed_rows if feed.exits else 0
+            routed = region_input.routed_rows if region_input.exits else 0
             try:
                 read = executor.call(node, poll)
                 executor.run()
@@ -82,8 +82,11 @@ class SourceDriver:
                 error.add_note(f"it was processing {source.last_read() or 'no rows yet'}")
                 raise
             if read:
-                took_s, load = clock.monotonic_s() - source.polled_s, feed.load() if feed.limits else 0.0
-                routed = feed.routed_rows - routed if feed.exits else 0
+                took_s, load = (
+                    clock.monotonic_s() - source.polled_s,
+                    region_input.load() if region_input.limits else 0.0,
+                )
+                routed = region_input.routed_rows - routed if region_input.exits else 0
                 source.made(read, routed, took_s=took_s, limit_s=self._turn.part_s, load=load)
             self.notices.polled(source, read)
             done += read
@@ -124,8 +127,8 @@ class SourceDriver:
     def is_due(self) -> bool:
         """Whether `read` has work now."""
         now_s = self._clock.monotonic_s()
-        for source, _, feed, _ in self._polls:
-            if source.finished or not feed.sources_open:
+        for source, _, region_input, _ in self._polls:
+            if source.finished or not region_input.sources_open:
                 continue
             due_s = source.next_poll_s()
             if self._stopping or (due_s is not None and due_s <= now_s):

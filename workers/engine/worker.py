@@ -102,10 +102,10 @@ def _counts(step: Step, graph: WorkerGraph) -> StepCounts:
 def continue_at(graph: WorkerGraph, frontiers: Mapping[str, int]) -> None:
     """Set each exchange and the steps downstream to its frontier, which its senders have already sent."""
     known = {name: time for name, time in frontiers.items() if name in graph.entries}
-    for region, feed in zip(graph.regions, graph.feeds, strict=True):
+    for region, region_input in zip(graph.regions, graph.inputs, strict=True):
         for name in region.entries:
             if name in known:
-                feed.machine.continue_at(name, known[name])
+                region_input.machine.continue_at(name, known[name])
     graph.executor.continue_at(
         {graph.entries[name]: time for name, time in known.items()},
         # The sending node of an exchange is the one after the key_by.
@@ -174,16 +174,16 @@ class Worker:
         self.operators = self._graph.operators
         self._measuring = Measuring(member.worker, self._graph)
         self.reading = SourceDriver(self._graph, batching=batching, clock=clock, worker=member.worker)
-        self._feeds = {region.name: feed for region, feed in zip(self._graph.regions, self._graph.feeds, strict=True)}
-        self._moving = [self._feeds[region.name] for region in self._graph.regions if region.entries]
+        self._inputs = {region.name: each for region, each in zip(self._graph.regions, self._graph.inputs, strict=True)}
+        self._moving = [self._inputs[region.name] for region in self._graph.regions if region.entries]
         self._messages = self._graph.messages
         self._switching = RoutingSwitch(self._graph, member, self._messages)
         self._sending = self._with_channels()
         operators = self._graph.operators
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
         self._closing = [op for op in operators.values() if isinstance(op, _CLOSED)]
-        feed_of_step = {step: self._feeds[region.name] for region in self._graph.regions for step in region.steps}
-        placed = [(self._graph.nodes[name], op, feed_of_step[name]) for name, op in operators.items()]
+        input_of_step = {step: self._inputs[region.name] for region in self._graph.regions for step in region.steps}
+        placed = [(self._graph.nodes[name], op, input_of_step[name]) for name, op in operators.items()]
         self._scheduled = [place for place in placed if place[1].scheduled]
         self._holding = [place for place in placed if place[1].holding]
         self._listening = [op for op in operators.values() if op.listens]
@@ -272,7 +272,7 @@ class Worker:
     def _take_letter(self, message: PeerMessage | Order) -> None:
         match message:
             case StateChunk() | OpenSlots():
-                self._feeds[message.region].receive(message)
+                self._inputs[message.region].receive(message)
             case PackAhead():
                 self._packing = PackingAhead(message, self.operators, self._keys_packed)
             case InjectBarrier():
@@ -289,15 +289,15 @@ class Worker:
                 self._obey()
 
     def _prepare(self, order: Preparation) -> None:
-        for feed in self._graph.feeds:
-            feed.prepare(order)
+        for region_input in self._graph.inputs:
+            region_input.prepare(order)
 
     def _obey(self) -> None:
         """Execute orders, one after the other. A switch waits until the leaving keys are known: before the markers no
         row is held for that search, after them rows would be held.
         """
         orders = self._orders
-        while orders and not (isinstance(orders[0], StartMove) and any(feed.indexing for feed in self._graph.feeds)):
+        while orders and not (isinstance(orders[0], StartMove) and any(each.indexing for each in self._graph.inputs)):
             version = self._switching.version
             self._switching.receive(orders.popleft())
             if self._switching.version != version:
@@ -335,7 +335,7 @@ class Worker:
             self._obey()
         if turns.under_way and self._has_moved:
             turns.end(may_read=self._switching.may_poll)
-        if self._ahead is not None and not any(feed.copying for feed in self._graph.feeds):
+        if self._ahead is not None and not any(each.copying for each in self._graph.inputs):
             self._messages.append((COORDINATOR, self._ahead))
             self._ahead = None
         if not gathered and self._switching.may_poll and not (turns.under_way and turns.comes_first(began_s, done)):
@@ -361,10 +361,10 @@ class Worker:
     def _take(self, *, upstream_first: bool) -> tuple[int, list[Grant]]:
         """Let each region take items, and send of its state. Return the amount of work and the freed credit."""
         done, grants = 0, list[Grant]()
-        for feed in reversed(self._graph.feeds) if upstream_first else self._graph.feeds:
-            if feed.is_fed or feed.is_aligned:
-                taken, freed = feed.take()
-                done += taken + feed.ship() if feed.has_to_ship else taken
+        for region_input in reversed(self._graph.inputs) if upstream_first else self._graph.inputs:
+            if region_input.is_fed or region_input.is_aligned:
+                taken, freed = region_input.take()
+                done += taken + region_input.ship() if region_input.has_to_ship else taken
                 grants += freed
         return done, grants
 
@@ -383,7 +383,7 @@ class Worker:
     @property
     def _has_moved(self) -> bool:
         """Whether all regions have ended the last move that this worker has begun."""
-        return all(feed.machine.version == self._switching.version for feed in self._moving)
+        return all(each.machine.version == self._switching.version for each in self._moving)
 
     def suspend(self) -> list[Outgoing]:
         """Stop after all data in flight: inject a `SuspendMarker` at the sources."""
@@ -408,19 +408,19 @@ class Worker:
         return any(exchange.backlogged for exchange in self._graph.exchanges.values())
 
     @property
-    def feeds(self) -> Sequence[RegionInput]:
+    def inputs(self) -> Sequence[RegionInput]:
         """The inputs of the regions, read-only."""
-        return self._graph.feeds
+        return self._graph.inputs
 
-    def feed(self, region: str) -> RegionInput:
+    def region_input(self, region: str) -> RegionInput:
         """Return the input of a region, read-only."""
-        return self._feeds[region]
+        return self._inputs[region]
 
     def check(self) -> None:
         """Raise `InternalError` if an invariant is broken."""
         self._switching.check()
-        for feed in self._graph.feeds:
-            feed.machine.check()
+        for region_input in self._graph.inputs:
+            region_input.machine.check()
 
     @property
     def awaiting(self) -> bool:
@@ -432,10 +432,8 @@ class Worker:
         """Whether the next `step` has an item to take, an image to make, or the end of a move to report."""
         has_passed = self._cutting is not None and self._cutting.is_complete
         packs = self._packing is not None and self._packing.under_way
-        has_moved = self.turns.under_way and self._has_moved
-        return (
-            has_passed or has_moved or packs or self._ahead is not None or any(feed.ready for feed in self._graph.feeds)
-        )
+        to_report = (self.turns.under_way and self._has_moved) or self._ahead is not None
+        return has_passed or packs or to_report or any(each.ready for each in self._graph.inputs)
 
     @property
     def at_rest(self) -> bool:
@@ -447,14 +445,14 @@ class Worker:
         """Whether any row waits for credit or for a call, or state moves, after a `step`."""
         if self._measuring.time.backlogged or (self._holding and self.awaiting) or self.turns.under_way:
             return True
-        return any(feed.has_to_ship for feed in self._graph.feeds)
+        return any(each.has_to_ship for each in self._graph.inputs)
 
     @property
     def settled(self) -> bool:
         """Whether a `step` with ``gathered`` has taken all rows: what comes next may wait some milliseconds."""
         if self._unread or self._orders or self._packing is not None or self.waits:
             return False
-        return not any(feed.left for feed in self._graph.feeds)
+        return not any(each.left for each in self._graph.inputs)
 
     @property
     def version(self) -> int:
@@ -464,7 +462,7 @@ class Worker:
     @property
     def suspended(self) -> bool:
         """Whether all regions have stopped, at a `SuspendMarker` or at the last barrier."""
-        return all(feed.suspended for feed in self._graph.feeds)
+        return all(each.suspended for each in self._graph.inputs)
 
     @property
     def finished(self) -> bool:
@@ -475,7 +473,7 @@ class Worker:
             and not self._orders
             and self._cutting is None
             and self._cut is None
-            and all(feed.steady for feed in graph.feeds)
+            and all(each.steady for each in graph.inputs)
             and not self.awaiting
             and not any(len(channel) for exchange in graph.exchanges.values() for channel in exchange.inbound.values())
             and not any(exchange.backlogged for exchange in graph.exchanges.values())
@@ -486,7 +484,7 @@ class Worker:
         """Return the time of the next scheduled work, on the clock's monotonic time; None without any."""
         wakes = any(not operator.dormant for _, operator, _ in self._scheduled)
         due_s: list[float | None] = [self._linger_until_s if wakes else None]
-        due_s += [feed.due_s for feed in self._graph.feeds]
+        due_s += [each.due_s for each in self._graph.inputs]
         if self._switching.may_poll:
             due_s.append(self.reading.due_s())
         return min((due for due in due_s if due is not None), default=None)
@@ -523,8 +521,8 @@ class Worker:
     def _resume(self) -> int:
         """Resume steps that hold records back and may send. Return the number of records that have left them."""
         left, executor = 0, self._graph.executor
-        for node, operator, feed in self._holding:
-            if operator.awaiting and feed.outputs_open:
+        for node, operator, region_input in self._holding:
+            if operator.awaiting and region_input.outputs_open:
                 left += executor.call(node, operator.resume)
                 executor.run()
         return left
@@ -537,9 +535,9 @@ class Worker:
         is_due = now_s >= self._linger_until_s
         if is_due:
             self._linger_until_s = now_s + max(_LINGER_MIN_S, self._batching.linger_s)
-            for node, operator, feed in self._scheduled:
+            for node, operator, region_input in self._scheduled:
                 # R6: output of keys that have just arrived must follow their output on the old worker.
-                if feed.steady and not feed.suspended:
+                if region_input.steady and not region_input.suspended:
                     self._graph.executor.call(node, partial(operator.on_schedule, clock=self._clock))
             self._graph.executor.run()
         if flush or is_due:  # after the scheduled steps: nothing may wake this worker for what they have sent
@@ -566,14 +564,14 @@ class Worker:
         return ends
 
     def _inject(self, message: Barrier | Suspend, *, last: bool = False) -> None:
-        for feed in self._graph.feeds:
-            feed.at_sources(message, last=last)
+        for region_input in self._graph.inputs:
+            region_input.at_sources(message, last=last)
 
     def _pass_barrier(
         self, message: Barrier, frontiers: Mapping[str, int], let_in: Callable[[StateMessage], None]
     ) -> None:
         if self._cutting is None:
-            self._cutting = SnapshotCapture(message, len(self._graph.feeds))
+            self._cutting = SnapshotCapture(message, len(self._graph.inputs))
         cutting, began_s = self._cutting, self._clock.monotonic_s()
         let_in(cutting.abs_barrier(self._incarnation))
         cutting.passed(frontiers, self._clock.monotonic_s() - began_s)

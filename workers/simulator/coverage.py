@@ -136,7 +136,7 @@ class Coverage:
         match content:
             case StateChunk():
                 self._parcel(worker, content)
-            case OpenSlots() if worker is not None and worker.feed(content.region).held_rows:
+            case OpenSlots() if worker is not None and worker.region_input(content.region).held_rows:
                 self.hit("Shipped waited for")
             case PartHandedOver():
                 self.hit("finished part moved" if content.position.is_finished else "part moved")
@@ -153,14 +153,14 @@ class Coverage:
         for step in worker.operators.values():
             if isinstance(step, StatefulOperator) and step.state.counted_ahead[1]:
                 self.hit("key changed after it went ahead")
-        for feed in worker.feeds:
-            if feed.held_rows:
+        for region_input in worker.inputs:
+            if region_input.held_rows:
                 self.hit("slot held")
-            if feed.machine.holds_epochs:
+            if region_input.machine.holds_epochs:
                 self.hit("epoch held")
-            if full and feed.machine.phase is ReceivingPhase.MARKING:
+            if full and region_input.machine.phase is ReceivingPhase.MARKING:
                 self.hit("marker in a backlog")
-            if full and feed.waits_for_time:
+            if full and region_input.waits_for_time:
                 self.hit("credit limited by time")
 
     def cut(self, worker: Worker, cut: CapturedState) -> None:
@@ -210,7 +210,7 @@ class Coverage:
             return
         if parcel.confirmed:
             self.hit("key confirmed at the cut")
-        if worker is not None and worker.feed(parcel.region).machine.phase is ReceivingPhase.STEADY:
+        if worker is not None and worker.region_input(parcel.region).machine.phase is ReceivingPhase.STEADY:
             self.hit("parcel before a marker")
         if not (parcel.states or parcel.confirmed):
             self.hit("empty slots shipped")

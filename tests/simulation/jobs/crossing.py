@@ -99,7 +99,7 @@ class Ledger(Coverage):
     def stepped(self, worker: Worker) -> None:
         super().stepped(worker)
         for stage, region in self._regions.items():
-            feed = worker.feed(region)
+            feed = worker.region_input(region)
             moving = feed.machine.phase is not ReceivingPhase.STEADY
             now = _Look(feed.machine.version + moving, worker.rows_in(stage), feed.keys_moved, feed.held_rows)
             before = self._before.get((worker.id, stage), _Look())

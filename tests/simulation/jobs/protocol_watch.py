@@ -80,7 +80,7 @@ class ProtocolWatch:
         self._broken = broken
         self._lines: dict[object, Line] = {}
         self._exchanges: dict[int, list[Exchange]] = {}
-        self._feeds: dict[ReadSource, RegionInput] = {}
+        self._inputs: dict[ReadSource, RegionInput] = {}
         self._taken: dict[RemoteInbound, int] = {}
         self._allowed: set[tuple[int, str]] = set()
 
@@ -117,7 +117,7 @@ class ProtocolWatch:
 
     def begun(self, right: Watch, coordinator: LocalWorkers, *given: Any, **named: Any) -> None:
         """The job starts, perhaps after a loss: what was in flight does not matter any more."""
-        for record in (self._lines, self._exchanges, self._feeds, self._taken, self._allowed):
+        for record in (self._lines, self._exchanges, self._inputs, self._taken, self._allowed):
             record.clear()
         right(coordinator, *given, **named)
 
@@ -259,11 +259,11 @@ class ProtocolWatch:
         self._taken[channel] = self._taken.get(channel, 0) - grant.rows
         return grant
 
-    def held_back(self, right: Watch, feed: RegionInput) -> Any:
+    def held_back(self, right: Watch, region_input: RegionInput) -> Any:
         """R5: the rows that are held keep their credit."""
-        taken = right(feed)
+        taken = right(region_input)
         held: dict[RemoteInbound, int] = {}
-        for rows in feed._held:
+        for rows in region_input._held:
             if isinstance(rows.lane, RemoteInbound):
                 held[rows.lane] = held.get(rows.lane, 0) + len(rows.rows)
         for channel, count in held.items():
@@ -271,29 +271,31 @@ class ProtocolWatch:
             self.require(self._taken[channel] >= count, f"{where}: {count} rows are held, with less credit (R5)")
         return taken
 
-    def taken_in(self, right: Watch, feed: RegionInput, entry: Any, sender: int, lane: Any, item: Any) -> None:
+    def taken_in(self, right: Watch, region_input: RegionInput, entry: Any, sender: int, lane: Any, item: Any) -> None:
         """F2: a region takes nothing but messages of a move while its outputs are full."""
-        full = not isinstance(item, MOVING) and any(exchange.backlogged for exchange in feed.exits)
+        full = not isinstance(item, MOVING) and any(exchange.backlogged for exchange in region_input.exits)
         self.require(not full, f"a region takes {type(item).__name__} of {sender} while its output is full (F2)")
-        right(feed, entry, sender, lane, item)
+        right(region_input, entry, sender, lane, item)
 
     def sources_made(self, right: Watch, driver: SourceDriver, *given: Any, **named: Any) -> None:
         """A worker has sources."""
         right(driver, *given, **named)
-        self._feeds |= {source: feed for source, _, feed, _ in driver._polls}
+        self._inputs |= {source: region_input for source, _, region_input, _ in driver._polls}
 
     def polled(self, right: Watch, source: ReadSource, *given: Any, **named: Any) -> int:
         """F2: nor is a source read then."""
-        full = any(exchange.backlogged for exchange in self._feeds[source].exits)
+        full = any(exchange.backlogged for exchange in self._inputs[source].exits)
         self.require(not full, f"source {source.context.step} is read while its output is full (F2)")
         read: int = right(source, *given, **named)
         return read
 
-    def released(self, right: Watch, feed: RegionInput) -> None:
+    def released(self, right: Watch, region_input: RegionInput) -> None:
         """R6: gained slots of a region that feeds others are opened by order only."""
-        is_allowed = not feed.exits or (feed.machine.version, feed.machine.region) in self._allowed
-        self.require(is_allowed, f"region {feed.machine.region} opens its slots without an order (R6)")
-        right(feed)
+        is_allowed = (
+            not region_input.exits or (region_input.machine.version, region_input.machine.region) in self._allowed
+        )
+        self.require(is_allowed, f"region {region_input.machine.region} opens its slots without an order (R6)")
+        right(region_input)
 
     def does(self, right: Watch, switch: RoutingSwitch, effect: Any) -> None:
         """R6: and so are gained parts read."""
@@ -327,21 +329,25 @@ class ProtocolWatch:
 
     def _all_steady(self, workers: Iterable[Any], version: int, when: str) -> None:
         for worker in workers:
-            for feed in worker.feeds:
-                if not feed._entries:
+            for region_input in worker.inputs:
+                if not region_input._entries:
                     continue  # no exchange leads there
-                is_done = feed.steady and feed.machine.version == version and not feed.held_rows
+                is_done = region_input.steady and region_input.machine.version == version and not region_input.held_rows
                 self.require(is_done, f"{when}, and worker {worker.id} is still in the move before")
             self.require(worker._switching._machine.may_poll, f"{when}, and worker {worker.id} has not switched")
 
     def _all_in(self, workers: Iterable[Any], version: int, exchanges: Iterable[str], what: str, when: str) -> None:
         wanted = set(exchanges)
         for worker in workers:
-            for feed in worker.feeds:
-                for exchange in wanted & feed.machine._sides.keys():
-                    side, everyone = feed.machine._sides[exchange], feed.machine._everyone
-                    is_in = feed.machine.moving_version == version and set(getattr(side, what)) >= everyone
-                    is_in = feed.machine.version == version and feed.steady if what == "before" and not is_in else is_in
+            for region_input in worker.inputs:
+                for exchange in wanted & region_input.machine._sides.keys():
+                    side, everyone = region_input.machine._sides[exchange], region_input.machine._everyone
+                    is_in = region_input.machine.moving_version == version and set(getattr(side, what)) >= everyone
+                    is_in = (
+                        region_input.machine.version == version and region_input.steady
+                        if what == "before" and not is_in
+                        else is_in
+                    )
                     self.require(is_in, f"{when}, and worker {worker.id} waits for others on {exchange}")
 
     def removed(self, right: Watch, group: LocalWorkers, leavers: Sequence[int]) -> None:

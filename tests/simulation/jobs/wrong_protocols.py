@@ -295,8 +295,8 @@ def _after_one(right: Right, kind: Any) -> Right:
 def shipped_to_members(right: Right) -> Right:
     """Shipped is not sent to those that leave."""
 
-    def tell(feed: Any, version: int) -> None:
-        for exchange in feed._exits:
+    def tell(region_input: Any, version: int) -> None:
+        for exchange in region_input._exits:
             exchange.control(Shipped(version))
 
     return tell

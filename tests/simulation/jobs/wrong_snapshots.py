@@ -89,13 +89,13 @@ def shown(shape: str, seed: int) -> str:
 def barrier_of_one_channel(right: Callable[..., Any]) -> Callable[..., Any]:
     """A barrier is let in with the first channel on which it comes."""
 
-    def arrived(feed: Any, message: Any, came_by: Any = None) -> None:
-        let_in = feed.__dict__.setdefault("let_in", set())
-        if feed._waiting is None and message not in let_in:
+    def arrived(region_input: Any, message: Any, came_by: Any = None) -> None:
+        let_in = region_input.__dict__.setdefault("let_in", set())
+        if region_input._waiting is None and message not in let_in:
             let_in.add(message)
-            feed._waiting = message
-            feed._maybe_pass()
-        for entry in feed._entries.values():
+            region_input._waiting = message
+            region_input._maybe_pass()
+        for entry in region_input._entries.values():
             for lane in entry.exchange.inbound.values():
                 lane.blocked = False
 
@@ -105,10 +105,10 @@ def barrier_of_one_channel(right: Callable[..., Any]) -> Callable[..., Any]:
 def epochs_held(right: Callable[..., Any]) -> Callable[..., Any]:
     """A barrier is let in though a step holds epochs, which are then in no image."""
 
-    def maybe_pass(feed: Any) -> None:
-        holding, feed._holding = feed._holding, ()
-        right(feed)
-        feed._holding = holding
+    def maybe_pass(region_input: Any) -> None:
+        holding, region_input._holding = region_input._holding, ()
+        right(region_input)
+        region_input._holding = holding
 
     return maybe_pass
 
@@ -177,8 +177,8 @@ def frontiers_of_the_end(right: Callable[..., Any]) -> Callable[..., Any]:
 
     def maybe_cut(worker: Any, cutting: Any) -> None:
         if cutting.is_complete:
-            for feed in worker.feeds:
-                cutting._frontiers.update({name: feed.machine.frontier(name) for name in feed._entries})
+            for region_input in worker.inputs:
+                cutting._frontiers.update({name: region_input.machine.frontier(name) for name in region_input._entries})
         right(worker, cutting)
 
     return maybe_cut
@@ -218,7 +218,7 @@ def none_in_flight(right: Callable[..., Any]) -> Callable[..., Any]:
 
 def last_forgotten(right: Callable[..., Any]) -> Callable[..., Any]:
     """Workers continue after the last barrier."""
-    return lambda feed, message, last=False: right(feed, message)
+    return lambda region_input, message, last=False: right(region_input, message)
 
 
 def stopped_early(right: Any) -> Any:

@@ -87,7 +87,7 @@ class Region:
         self.shipping = StateTransfer(
             "R", 0, self.executor, [KeyedSteps([kept], slots_of, ("left", "right"))], keys_first=keys_first
         )
-        self.feed = RegionInput(
+        self.region_input = RegionInput(
             self.executor,
             entries,
             [2] if source else [],
@@ -152,7 +152,7 @@ class Region:
         """Take as long as anything comes, and send on what has credit: that is ``sent``."""
         grants: list[Grant] = []
         while True:
-            taken, freed = self.feed.take()
+            taken, freed = self.region_input.take()
             self.machine.check()
             self.sent += self.exit.remote[1].take()
             grants += freed
@@ -222,8 +222,8 @@ def rest_marked(region: Region, marker: Marker, *, first: tuple[str, int] = ("le
 
 def open_up(region: Region, parcel: StateChunk = EMPTY) -> list[Grant]:
     """Bring the state, and the word that slots may be opened: the credit that this frees."""
-    region.feed.receive(parcel)
-    region.feed.receive(OpenSlots(1, "R"))
+    region.region_input.receive(parcel)
+    region.region_input.receive(OpenSlots(1, "R"))
     return region.take()
 
 

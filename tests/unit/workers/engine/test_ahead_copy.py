@@ -231,8 +231,8 @@ def test_r12_a_copy_rests_so_that_its_new_owner_keeps_up(monkeypatch: pytest.Mon
     job = mp.Job("rests")
     keyed = job.source("in", sources.Memory([1])).key_by("key", int)
     keyed.stateful_map("count", lambda key, value, state: (value, state), default=int).sink("out", sinks.Memory())
-    feed = graph_of(job).feeds[0]
-    clock = feed._clock
+    region_input = graph_of(job).inputs[0]
+    clock = region_input._clock
     assert isinstance(clock, VirtualClock)
     copied: list[float] = []
 
@@ -244,8 +244,8 @@ def test_r12_a_copy_rests_so_that_its_new_owner_keeps_up(monkeypatch: pytest.Mon
     monkeypatch.setattr(StateTransfer, "copying", True)
     monkeypatch.setattr(StateTransfer, "copy", copy)
     for _ in range(20):
-        has_work = feed.has_own_work
-        assert (feed.ship() > 0) is has_work
+        has_work = region_input.has_own_work
+        assert (region_input.ship() > 0) is has_work
         clock.advance(0.125)
     assert len(copied) > 2
     assert {later - earlier for earlier, later in pairwise(copied)} == {0.25 + COPY_RESTS * 0.25}

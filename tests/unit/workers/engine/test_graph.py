@@ -69,10 +69,10 @@ def graph_of(job: mp.Job) -> WorkerGraph:
 
 def told_on_shipping(job: mp.Job, noted: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return what the steps record in ``noted`` when all slots of each region leave."""
-    for feed in graph_of(job).feeds:
-        feed._shipping.start(events.Ship(1, tuple((slot, 1) for slot in range(job.slots))))
-        while feed._shipping.under_way:
-            feed._shipping.next()
+    for region_input in graph_of(job).inputs:
+        region_input._shipping.start(events.Ship(1, tuple((slot, 1) for slot in range(job.slots))))
+        while region_input._shipping.under_way:
+            region_input._shipping.next()
     return noted
 
 

@@ -161,7 +161,7 @@ def test_the_end_of_a_move_is_reported_once_when_the_sources_have_caught_up(
     for _ in range(2_000):
         _, outgoing = worker.step()
         reported += ends(outgoing)
-        held += worker.turns.owes_sources and worker.feed("sum").machine.version == 1
+        held += worker.turns.owes_sources and worker.region_input("sum").machine.version == 1
         assert not worker.turns.owes_sources or worker.ready or not reported
     assert [(end.version, end.region) for end in reported] == [(1, "sum")]
     assert (held > 0) == is_held

@@ -142,11 +142,11 @@ def test_f2_a_region_that_stays_full_does_not_have_the_sources_of_another_starve
     first.union("both", second).key_by("free", lambda n: n % 9).sink("free-out", sinks.Memory())
     running = Running(job, batching=mp.Batching(rows_max=4, credit=Credit(rows=1)))
     worker = running.coordinator.group.worker(0)
-    feeds = {source.context.step: feed for source, _, feed, _ in worker.reading._polls}
+    inputs = {source.context.step: region_input for source, _, region_input, _ in worker.reading._polls}
     worker.reading.read()
     for _ in range(100):
-        assert not feeds["full"].sources_open
-        worker._feeds["free-out"].take()
+        assert not inputs["full"].sources_open
+        worker._inputs["free-out"].take()
         worker.reading.read()
     read = [running.rows_in(name) for name in ("first", "second")]
     assert min(read) > max(read) / 4 > 10
@@ -161,7 +161,7 @@ def test_f2_a_source_of_a_region_that_is_full_waits_and_one_of_another_goes_on()
     job.source("free", endless()).sink("free-out", sinks.Memory())
     running = Running(job, batching=mp.Batching(rows_max=4, credit=Credit(rows=1)))
     reading = running.coordinator.group.worker(0).reading
-    full_feed = next(feed for source, _, feed, _ in reading._polls if source.context.step == "full")
+    full_feed = next(region_input for source, _, region_input, _ in reading._polls if source.context.step == "full")
     read = reading.read()
     assert (read, full_feed.sources_open) == (8, False)
     before = running.rows_in("full")

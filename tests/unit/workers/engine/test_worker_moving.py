@@ -231,13 +231,13 @@ def test_the_collector_looks_at_no_state_on_a_worker_to_which_keys_will_move(mon
 
 def test_keys_that_will_leave_are_found_with_rests_until_a_move_waits_for_them() -> None:
     worker = OneOfTwo().send("key", rows(0, 2)).step()
-    feed = worker.worker.feed("pulse")
+    region_input = worker.worker.region_input("pulse")
     worker.order(FindKeys())
-    assert feed.indexing
-    feed.ship()  # all keys fit into one portion
-    assert not feed.indexing
+    assert region_input.indexing
+    region_input.ship()  # all keys fit into one portion
+    assert not region_input.indexing
     worker.order(ForgetKeys(), FindKeys())
-    assert feed.indexing, "called off, and ordered again: all is found again"
+    assert region_input.indexing, "called off, and ordered again: all is found again"
     worker.order(StartMove(LOSE)).step(1)
     assert [message for message in worker.told() if isinstance(message, Switched)] == [Switched(1, 0)]
 
@@ -246,10 +246,10 @@ def test_keys_that_nothing_waits_for_are_found_in_a_seventh_of_the_time() -> Non
     clock = Ticking()
     worker = OneOfTwo(clock=clock, keys_per_chunk=1).send("key", rows(0, 2, 4, 6)).step()
     worker.order(FindKeys())
-    feed, steps = worker.worker.feed("pulse"), 0
-    while feed.indexing:
-        steps += feed.ship() == 0
-        assert feed.due_s is None or feed.due_s > 0
+    region_input, steps = worker.worker.region_input("pulse"), 0
+    while region_input.indexing:
+        steps += region_input.ship() == 0
+        assert region_input.due_s is None or region_input.due_s > 0
     assert steps >= 3 * (INDEX_RESTS - 2), "three rests, each of six times as long as what was before it"
 
 
@@ -264,12 +264,12 @@ class Ticking(VirtualClock):
 def test_keys_are_forgotten_if_too_many_more_come_before_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_transfer, "_INDEX_SPARE", 10)
     worker = OneOfTwo().send("key", rows(0, 2)).step()
-    feed = worker.worker.feed("pulse")
+    region_input = worker.worker.region_input("pulse")
     worker.order(FindKeys()).step()
     worker.send("key", rows(*range(4, 20, 2))).step()
-    assert feed._shipping.watching
+    assert region_input._shipping.watching
     worker.send("key", rows(*range(20, 60, 2))).step()
-    assert not feed._shipping.watching
+    assert not region_input._shipping.watching
     worker.order(StartMove(LOSE)).step()
     worker.send("key", Marker(LOSE, MIN_EPOCH, MIN_EPOCH)).step()
-    assert feed.keys_moved == 30, "the move finds them"
+    assert region_input.keys_moved == 30, "the move finds them"

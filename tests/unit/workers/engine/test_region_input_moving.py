@@ -47,20 +47,20 @@ def full() -> Region:
     region = Region(exit_credit=1)
     region.send("left", 1, [0], [2])
     region.take()
-    assert not region.feed.open
+    assert not region.region_input.open
     region.got()
     return region
 
 
 def test_f2_what_moves_slots_is_taken_in_while_the_region_is_backlogged() -> None:
     region = full()
-    assert not region.feed.ready
+    assert not region.region_input.ready
     region.send("left", 1, MARK_LOSE)
-    assert region.feed.ready
+    assert region.region_input.ready
     rest_marked(region, MARK_LOSE)
     assert MarkersIn(1, 0, "left") in region.told()
-    assert region.feed.ready, "a parcel is to be sent"
-    region.feed.ship()
+    assert region.region_input.ready, "a parcel is to be sent"
+    region.region_input.ship()
     assert region.told() == [RegionDone(1, 0, "R")]
     for exchange, worker in CHANNELS:
         region.send(exchange, worker, Shipped(1))
@@ -69,14 +69,14 @@ def test_f2_what_moves_slots_is_taken_in_while_the_region_is_backlogged() -> Non
     region.send("left", 1, Bye())
     region.take()
     assert region.told() == [ByesTaken(1, 0, "left")]
-    assert not region.feed.open
+    assert not region.region_input.open
 
 
 @pytest.mark.parametrize("worker", [0, 1])
 def test_f2_what_moves_slots_waits_behind_the_rows_before_it(worker: int) -> None:
     region = full()
     region.send("left", worker, [4], MARK_LOSE)
-    assert not region.feed.ready
+    assert not region.region_input.ready
     region.take()
     assert (region.got(), region.told()) == ([], [])
     region.exit.remote[1].grant(Grant(ChannelId("exit", 0, 1), 1, 100, 10_000))
@@ -99,7 +99,7 @@ def test_f2_what_is_left_of_an_opened_frame_is_not_overtaken() -> None:
     region.take()
     assert region.got() == [0, 2]
     assert region.told() == []
-    assert not region.feed.ready
+    assert not region.region_input.ready
 
 
 # Shipping.
@@ -124,7 +124,7 @@ def commands(frames: list[Frame]) -> list[Any]:
 
 def test_a_move_that_has_ended_says_what_it_took() -> None:
     region = losing(1, 3, 5, 2, keys_first=1)
-    while region.feed.ship():
+    while region.region_input.ship():
         region.clock.advance(0.25)
     (report,) = [report for report in region.told() if isinstance(report, RegionDone)]
     assert report.paused_s > 0
@@ -142,19 +142,19 @@ def test_what_leaves_is_looked_for_from_the_order_on_while_rows_come() -> None:
     region = Region(keys_first=1)
     region.send("left", 1, [1], [3], [2])
     region.take()
-    assert not region.feed.has_to_ship
-    region.feed.prepare(StartMove(MARK_LOSE.move))
-    assert region.feed.has_to_ship
-    assert region.feed.ready
+    assert not region.region_input.has_to_ship
+    region.region_input.prepare(StartMove(MARK_LOSE.move))
+    assert region.region_input.has_to_ship
+    assert region.region_input.ready
     region.send("right", 0, [5], [2])
     region.take()
-    assert region.feed.steady
-    while region.feed.has_to_ship:
-        assert region.feed.ship() == 1
+    assert region.region_input.steady
+    while region.region_input.has_to_ship:
+        assert region.region_input.ship() == 1
     for exchange, worker in CHANNELS:
         region.send(exchange, worker, MARK_LOSE)
     region.take()
-    while region.feed.ship():
+    while region.region_input.ship():
         pass
     parcels = [message for receiver, message in region.messages if isinstance(message, StateChunk)]
     assert sorted(slot for parcel in parcels for slot in parcel.slots) == [1, 3]
@@ -175,7 +175,7 @@ def test_chunks_are_shipped_one_after_the_other_until_their_time_is_over(monkeyp
 
     monkeypatch.setattr(region.shipping, "next", takes_some_time)
     shipped = []
-    while region.feed.ship():
+    while region.region_input.ship():
         shipped.append(sum(isinstance(message, StateChunk) for _, message in region.messages))
     assert shipped[:2] == [3, 6]
     assert region.shipping.keys_moved == 6
@@ -184,11 +184,11 @@ def test_chunks_are_shipped_one_after_the_other_until_their_time_is_over(monkeyp
 def test_r6_shipped_goes_out_behind_what_was_sent_before_and_once_all_is_shipped() -> None:
     region = losing(1, 3, keys_first=1)
     region.sent.clear()
-    region.feed.ship()
+    region.region_input.ship()
     assert commands(region.exit.remote[1].take()) == []
     region.send("left", 1, [2])
     region.take()
-    while region.feed.ship():
+    while region.region_input.ship():
         pass
     region.sent += region.exit.remote[1].take()
     assert [frame.control or frame.rows for frame in region.sent] == [1, Shipped(1)]
@@ -253,7 +253,7 @@ def test_r5_in_whatever_order_things_come_each_key_keeps_its_own_on_each_channel
             and messages
             and (region.machine.phase is ReceivingPhase.MOVING or isinstance(messages[0], StateChunk))
         ):
-            region.feed.receive(messages.pop(0))
+            region.region_input.receive(messages.pop(0))
         elif turn < 4 and scripts[turn]:
             region.send(*CHANNELS[turn], numbered(scripts[turn].pop(0), turn, expected))
         region.give(region.take())
@@ -265,7 +265,7 @@ def test_r5_in_whatever_order_things_come_each_key_keeps_its_own_on_each_channel
         for number in range(4)
         if any(value[0] == number for value in of_key)
     } == expected
-    assert region.feed.steady
+    assert region.region_input.steady
     assert [(len(out._backlog), out._rows, out._size) for out in region.remote.values()] == [(0, rows, 1)] * 2
     assert not any(exchange.loopback._rows for exchange in region.exchanges.values())
 

@@ -25,25 +25,25 @@ def test_s1_a_region_with_sources_waits_for_the_barrier_at_these_too() -> None:
         region.send(exchange, worker, Barrier("1"))
     region.take()
     assert region.made == []
-    assert region.feed.sources_open
-    region.feed.at_sources(Barrier("1"))
+    assert region.region_input.sources_open
+    region.region_input.at_sources(Barrier("1"))
     assert [barrier.snapshot for barrier in region.made] == ["1"]
     assert region.got() == region.made
 
 
 def test_s1_sources_are_not_polled_from_their_barrier_until_it_has_come_everywhere() -> None:
     region = Region(source=True)
-    region.feed.at_sources(Barrier("1"))
-    assert not region.feed.sources_open
+    region.region_input.at_sources(Barrier("1"))
+    assert not region.region_input.sources_open
     for exchange, worker in CHANNELS:
         region.send(exchange, worker, Barrier("1"))
     region.take()
-    assert region.feed.sources_open
+    assert region.region_input.sources_open
 
 
 def test_s1_a_barrier_at_the_sources_does_not_concern_a_region_without_any() -> None:
     region = Region()
-    region.feed.at_sources(Barrier("1"))
+    region.region_input.at_sources(Barrier("1"))
     assert region.made == []
     region.send("left", 1, ["on"])
     region.take()
@@ -60,36 +60,36 @@ def test_r7_a_barrier_while_another_is_aligned_is_our_fault() -> None:
 
 def test_a_suspension_is_aligned_like_a_barrier_and_ends_the_region() -> None:
     region = Region(source=True)
-    region.feed.at_sources(Suspend())
+    region.region_input.at_sources(Suspend())
     for exchange, worker in CHANNELS:
-        assert not region.feed.suspended
+        assert not region.region_input.suspended
         region.send(exchange, worker, ["last"], Suspend())
     region.take()
     (*values, marker) = region.got()
     assert (values, type(marker)) == (["last"] * 4, SuspendMarker)
-    assert region.feed.suspended
-    assert not region.feed.sources_open
+    assert region.region_input.suspended
+    assert not region.region_input.sources_open
 
 
 def test_s3_a_region_stops_where_the_last_barrier_passes_it() -> None:
     region = Region(source=True)
-    region.feed.at_sources(Barrier("1"), last=True)
+    region.region_input.at_sources(Barrier("1"), last=True)
     for exchange, worker in CHANNELS:
         region.send(exchange, worker, ["before"], Barrier("1"), Suspend())
     region.take()
     (*values, barrier, marker) = region.got()
     assert (values, barrier, type(marker)) == (["before"] * 4, region.made[0], SuspendMarker)
     assert [type(frame.control) for frame in region.sent if frame.control] == [Barrier, Suspend]
-    assert region.feed.suspended
-    assert not region.feed.sources_open
-    assert not region.feed.ready, "later messages are taken and have no effect"
+    assert region.region_input.suspended
+    assert not region.region_input.sources_open
+    assert not region.region_input.ready, "later messages are taken and have no effect"
 
 
 def test_what_is_injected_passes_once_between_two_messages() -> None:
     region = Region(source=True)
     message = Interrogate(lambda key: True)
     region.send("left", 1, ["waiting"])
-    region.feed.inject(message)
+    region.region_input.inject(message)
     assert region.got() == [message]
     region.take()
     assert region.got() == ["waiting"]
@@ -100,8 +100,8 @@ def test_f2_while_an_output_is_backlogged_neither_data_nor_epochs_are_taken() ->
     region.send("left", 1, ["one"], ["two"], ["three"], 5)
     region.take()
     assert region.got() == ["one", "two"]
-    assert not region.feed.open
-    assert not region.feed.sources_open
+    assert not region.region_input.open
+    assert not region.region_input.sources_open
     region.exit.remote[1].grant(Grant(ChannelId("exit", 0, 1), 1, 1, 0))
     region.take()
     assert region.got() == []
@@ -118,7 +118,7 @@ def test_f2_a_channel_that_always_has_something_does_not_starve_the_others(busy:
             region.send(*channel, [f"{channel}"])
     for _ in range(8):
         region.send(*busy, ["busy"], ["busy"])
-        region.feed.take()
+        region.region_input.take()
         region.sent += region.exit.remote[1].take()
         region.exit.remote[1].grant(Grant(ChannelId("exit", 0, 1), 1, 1, 1_000))
     assert {f"{channel}" for channel in CHANNELS if channel != busy} < set(region.got())
@@ -145,7 +145,7 @@ def test_s1_in_any_order_of_arrival_each_channel_is_cut_at_its_barrier(data: st.
     for turn in [*data.draw(strategies.schedules(4)), *(number for number in range(4) for _ in range(9))]:
         if scripts[turn]:
             region.send(*CHANNELS[turn], scripts[turn].pop(0))
-        region.feed.take()
+        region.region_input.take()
         region.exit.remote[1].take()
     region.take()
     got = region.got()
@@ -164,7 +164,7 @@ class Limit:
     backlogged: bool = False
 
 
-def feed(exits: list[Any], holding: list[Any]) -> RegionInput:
+def region_input(exits: list[Any], holding: list[Any]) -> RegionInput:
     graph: Any = None
 
     def pass_barrier(message: object, frontiers: object, let_in: object) -> None:
@@ -198,13 +198,13 @@ def feed(exits: list[Any], holding: list[Any]) -> RegionInput:
 def test_f2_what_is_held_back_may_leave_where_nothing_may_come_in(
     full_exit: bool, full_step: bool, is_open: bool, outputs_open: bool
 ) -> None:
-    region = feed([Limit(), Limit(full_exit)], [Limit(full_step), Limit()])
+    region = region_input([Limit(), Limit(full_exit)], [Limit(full_step), Limit()])
     assert (region.open, region.sources_open, region.outputs_open) == (is_open, is_open, outputs_open)
 
 
 def test_f2_a_region_opens_again_when_there_is_room() -> None:
     step = Limit(True)
-    region = feed([], [step])
+    region = region_input([], [step])
     assert not region.open
     step.backlogged = False
     assert region.open
