@@ -146,7 +146,7 @@ class Coordinator(Generic[G]):
         )
         self._next_worker = workers
         self._started_s = self._got_on_s = clock.monotonic_s()
-        self._begun: RunStart | None = None
+        self._run_start: RunStart | None = None
         self._saved: dict[int, str] = {}
         self._final = _FinalReports()
         self._deal(tuple(range(workers)), {})
@@ -164,19 +164,19 @@ class Coordinator(Generic[G]):
         if self._snapshot_use is None:
             self.commit.recover()
         else:
-            self._begun = begin(self._plan, self._snapshot_use, self.commit, self._clock, len(self.members))
-            resumption = self._begun.resumption
+            self._run_start = begin(self._plan, self._snapshot_use, self.commit, self._clock, len(self.members))
+            resumption = self._run_start.resumption
             self._journal.has_begun(None if resumption is None else resumption.manifest.id)
-            if self._begun.finished is not None:
-                return self._begun
-        self.group.begin(self._begun)
-        return self._begun
+            if self._run_start.finished is not None:
+                return self._run_start
+        self.group.begin(self._run_start)
+        return self._run_start
 
     def open(self, pins: Mapping[str, Any] | None = None) -> None:
         """Assign the parts of the sources, start the workers, restore their state, and open the sources."""
         members = self.members
         # Parts are listed before the workers start: all get what a source has learnt by that.
-        resumption = None if self._begun is None else self._begun.resumption
+        resumption = None if self._run_start is None else self._run_start.resumption
         known = None if resumption is None else resumption.known
         dealt = deal_parts(self._plan, members, self._clock, known)
         self._deal(members, movable_parts(dealt.parts, dealt.movable))
@@ -184,26 +184,26 @@ class Coordinator(Generic[G]):
         self._source_calls = SourceCalls(job, dealt.sources, self._clock, parts, background=self._calling)
         kept = frozenset[str]() if resumption is None else resumption.stateful
         beginning = tuple(one.name for one in self._plan.steps if one.initial is not None and one.name not in kept)
-        begun = {} if resumption is None else resumption.begun(dealt)
+        part_states = {} if resumption is None else resumption.restored_parts(dealt)
         restored = None if resumption is None else resumption.for_workers(self._plan, dealt)
         self.group.start(StartGroup(members, members, self.table, 0, restored=restored, beginning=beginning))
         self._worker_calls.await_connected(len(members))
         self._keep_snapshots(pins or {})
         self._worker_calls.open_sources(
-            {worker: OpenSources(parts, _of_parts(parts, begun)) for worker, parts in dealt.parts.items()}
+            {worker: OpenSources(parts, _of_parts(parts, part_states)) for worker, parts in dealt.parts.items()}
         )
         self.events.opened(dealt.parts, self._source_calls.lists_again)
         self._send_all(members, Start())
 
     def _keep_snapshots(self, pins: Mapping[str, Any]) -> None:
-        if self._snapshot_use is None or self._begun is None:
+        if self._snapshot_use is None or self._run_start is None:
             return
         self.snapshotting = SnapshotCoordinator(
             self._machine,
             self.handle,
             self._plan,
             self._snapshot_use.snapshots,
-            self._begun,
+            self._run_start,
             background=self._background(),
             commits=self.commit,
             clock=self._clock,
@@ -584,9 +584,10 @@ class Coordinator(Generic[G]):
 
 
 def _of_parts(
-    parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]]
+    parts: Mapping[str, Sequence[Part]], restored: Mapping[str, Mapping[Part, RestoredPart]]
 ) -> dict[str, dict[Part, RestoredPart]]:
     """Return the positions of those of ``parts`` that have one."""
     return {
-        step: {part: begun[step][part] for part in some if part in begun.get(step, {})} for step, some in parts.items()
+        step: {part: restored[step][part] for part in some if part in restored.get(step, {})}
+        for step, some in parts.items()
     }

@@ -134,8 +134,8 @@ class Metering:
         """Publish the end of what is hot: the run ends."""
         self._announce(*self._hot.update([], workers=1))
 
-    def _announce(self, begun: Iterable[HotKey], ended: Iterable[HotKey]) -> None:
-        for key in begun:
+    def _announce(self, started: Iterable[HotKey], ended: Iterable[HotKey]) -> None:
+        for key in started:
             self._publish(HotKeyBegun(key.step, key.key, key.worker, key.share, key.busy))
         for key in ended:
             self._publish(HotKeyEnded(key.step, key.key))

@@ -118,7 +118,7 @@ class RestorePoint:
         """Return what workers restore: without data that they do not need, and without the final epochs of exchanges
         whose sources have unread parts.
 
-        A part is unread if it is new or has more (as for `begun`), or if the job was drained before its end. The
+        A part is unread if it is new or has more (see `restored_parts`), or if the job was drained before its end. The
         growing sources of a finished job may get more; a job that was being drained is at its end.
         """
         listed = listed_parts(dealt.parts)
@@ -137,7 +137,7 @@ class RestorePoint:
         lighter = replace(self.manifest, sinks={}, pins={})
         return replace(self, manifest=lighter, frontiers=frontiers, sinks={}, pins={})
 
-    def begun(self, dealt: PartAssignment) -> dict[str, dict[Part, RestoredPart]]:
+    def restored_parts(self, dealt: PartAssignment) -> dict[str, dict[Part, RestoredPart]]:
         """Return the positions of the parts of each source, also of those that have appeared since (R13), and of those
         that were read and have more now.
 

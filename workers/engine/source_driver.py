@@ -43,12 +43,12 @@ class SourceDriver:
         self._turn = graph.turn
         self._polls = [(source, node, input_of[node], self._poll_of(node, source)) for node, source in self._sources]
 
-    def open(self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]]) -> None:
-        """Open the sources, each with its ``parts`` on this worker, by step; ``begun``: the known positions."""
+    def open(self, parts: Mapping[str, Sequence[Part]], restored: Mapping[str, Mapping[Part, RestoredPart]]) -> None:
+        """Open the sources, each with its ``parts`` on this worker, by step; ``restored``: the known positions."""
         for node, source in self._sources:
             step = source.context.step
             self._executor.call(
-                node, partial(source.open, parts=parts[step], restored=begun.get(step, NO_RESTORED_PARTS))
+                node, partial(source.open, parts=parts[step], restored=restored.get(step, NO_RESTORED_PARTS))
             )
         self._executor.run()
         for node, generator in self._generators:

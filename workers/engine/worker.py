@@ -226,13 +226,13 @@ class Worker:
             continue_at(self._graph, frontiers)
 
     def open_sources(
-        self, parts: Mapping[str, Sequence[Part]], begun: Mapping[str, Mapping[Part, RestoredPart]] = NOTHING
+        self, parts: Mapping[str, Sequence[Part]], restored: Mapping[str, Mapping[Part, RestoredPart]] = NOTHING
     ) -> list[Outgoing]:
-        """Open the sources, each with its ``parts`` on this worker, by step; ``begun``: the positions of parts that
+        """Open the sources, each with its ``parts`` on this worker, by step; ``restored``: the positions of parts that
         were read before.
         """
         with self._resources:
-            self.reading.open(parts, begun)
+            self.reading.open(parts, restored)
         return self._outgoing()
 
     def connect(self, worker: int) -> None:

@@ -145,7 +145,7 @@ class WorkerHost:
         return [(COORDINATOR, Parted(self.worker.id))]
 
     def _open_sources(self, order: OpenSources) -> list[Outgoing]:
-        outgoing = self.worker.open_sources(order.parts, order.begun)
+        outgoing = self.worker.open_sources(order.parts, order.restored)
         return [*outgoing, (COORDINATOR, SourcesOpened(self.worker.id, self.worker.reading.fixed))]
 
     def _start(self, order: Start) -> list[Outgoing]:

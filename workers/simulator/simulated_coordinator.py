@@ -106,10 +106,10 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         if saving.is_recovery and crashes and crashes[0].when == "recovering":
             crash = crashes.pop(0)
             saving.tear(self._schedule.one_of(range(25)), lambda: self.crash(crash.who))
-        begun = super().begin()
-        if begun is not None and begun.resumption is not None:
-            self._coverage.resumed(begun.resumption.manifest, len(self.members), again=saving.is_recovery)
-        return begun
+        start = super().begin()
+        if start is not None and start.resumption is not None:
+            self._coverage.resumed(start.resumption.manifest, len(self.members), again=saving.is_recovery)
+        return start
 
     def open(self, pins: Mapping[str, Any] | None = None) -> None:
         super().open(pins)

@@ -134,10 +134,10 @@ class PartWith:
 
 @dataclass(frozen=True, slots=True)
 class OpenSources:
-    """Open the sources with ``parts``, those in ``begun`` at their positions."""
+    """Open the sources with ``parts``, those in ``restored`` at their positions."""
 
     parts: Mapping[str, Sequence[Part]] = field(hash=False)
-    begun: Mapping[str, Mapping[Part, RestoredPart]] = field(default_factory=dict, repr=False, hash=False)
+    restored: Mapping[str, Mapping[Part, RestoredPart]] = field(default_factory=dict, repr=False, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
