@@ -346,7 +346,7 @@ class Coordinator(Generic[G]):
         # Overdue work waits for a worker, not for time.
         waits_s = [due - now_s for due in (due_s, list_s, until_s) if due is not None and due > now_s]
         try:
-            self.group.wait(min(waits_s, default=None), pending=self.is_saving or self.is_calling)
+            self.group.wait(min(waits_s, default=None), pending=self.is_saving or self._source_calls.pending)
         except NothingToDo:
             if self.is_steady and any(due is not None and due <= now_s for due in (due_s, list_s)):
                 return  # it has become due since this turn looked, and the next one begins it
@@ -554,11 +554,6 @@ class Coordinator(Generic[G]):
     def is_saving(self) -> bool:
         """Whether a background task is pending."""
         return self.snapshotting is not None and self.snapshotting.background.pending > 0
-
-    @property
-    def is_calling(self) -> bool:
-        """Whether a source is being listed again, or is acknowledging."""
-        return self._source_calls.pending
 
     @property
     def may_find_parts(self) -> bool:

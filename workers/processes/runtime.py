@@ -7,20 +7,18 @@ from typing import Unpack
 
 from malstrom_py import logs
 from malstrom_py.builder.plan import Plan
-from malstrom_py.clock import Clock, SystemClock
+from malstrom_py.clock import SystemClock
 from malstrom_py.errors.text import redacts
 from malstrom_py.validation import checked_seconds
 from malstrom_py.workers.coordinator.coordinator import Coordinator
-from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.processes.worker_process import FORKS, ThisMachine
 from malstrom_py.workers.remote.remote_workers import RemoteWorkers
 from malstrom_py.workers.remote.worker_handle import WorkerProcesses
 from malstrom_py.workers.remote.worker_setup import Wiring, WorkerSetup, in_other_processes
-from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.runtime.hot_reload import HotReload
-from malstrom_py.workers.runtime.local_runtime import LocalRuntime
+from malstrom_py.workers.runtime.local_runtime import LocalRuntime, NextRun
 from malstrom_py.workers.runtime.run_options import RunKeywords, RunOptions, options_of
 from malstrom_py.workers.transport.base import JobSecret
 
@@ -85,16 +83,8 @@ class _ProcessRuns:
         self._machine = ThisMachine()
         self._processes = WorkerProcesses(self._machine)
 
-    def coordinator(
-        self,
-        plan: Plan,
-        workers: int,
-        clock: Clock,
-        snapshot_use: SnapshotUse | None,
-        log: EventLog | None = None,
-        *,
-        is_again: bool = False,
-    ) -> Coordinator[RemoteWorkers]:
+    def coordinator(self, run: NextRun) -> Coordinator[RemoteWorkers]:
+        plan, clock, snapshot_use = run.plan, run.clock, run.snapshot_use
         setup = WorkerSetup(
             job=plan.job,
             batching=self._options.batching,
@@ -102,18 +92,18 @@ class _ProcessRuns:
             start_timeout_s=self._start_timeout_s,
             checks=self._options.checks,
             snapshot_use=snapshot_use,
-            watched=is_again,
+            watched=run.is_again,
             logs=logs.configured(),
             redact_errors=self._options.redact_errors or redacts(),
         )
         return Coordinator(
             plan,
             RemoteWorkers(setup, plan, clock, self._machine, self._processes),
-            workers=workers,
+            workers=run.workers,
             clock=clock,
             snapshot_use=snapshot_use,
             commits=SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s(), stored=snapshot_use is not None),
-            log=log,
+            log=run.events,
         )
 
     def close(self) -> None:

@@ -13,13 +13,11 @@ from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import MalstromError, PlanError
 from malstrom_py.validation import checked_seconds
 from malstrom_py.workers.coordinator.coordinator import Coordinator
-from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.reports.error_transfer import outermost
-from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.job_run import JobRun
-from malstrom_py.workers.runtime.local_runtime import LocalRuntime, check_job, refuse_in_coroutine
+from malstrom_py.workers.runtime.local_runtime import LocalRuntime, NextRun, check_job, refuse_in_coroutine
 from malstrom_py.workers.runtime.local_workers import LocalWorkers
 from malstrom_py.workers.runtime.progress import progress_for
 from malstrom_py.workers.runtime.run_options import RunKeywords, RunOptions, options_of
@@ -37,18 +35,11 @@ class _LocalRuns:
     def __init__(self, options: RunOptions) -> None:
         self._options = options
 
-    def coordinator(
-        self,
-        plan: Plan,
-        workers: int,
-        clock: Clock,
-        snapshot_use: SnapshotUse | None,
-        log: EventLog | None = None,
-        *,
-        is_again: bool = False,
-    ) -> Coordinator[LocalWorkers]:
-        group = LocalWorkers(plan, clock, self._options.batching, checks=self._options.checks)
-        return Coordinator(plan, group, workers=workers, clock=clock, snapshot_use=snapshot_use, log=log)
+    def coordinator(self, run: NextRun) -> Coordinator[LocalWorkers]:
+        group = LocalWorkers(run.plan, run.clock, self._options.batching, checks=self._options.checks)
+        return Coordinator(
+            run.plan, group, workers=run.workers, clock=run.clock, snapshot_use=run.snapshot_use, log=run.events
+        )
 
     def close(self) -> None:
         """Nothing is kept."""
@@ -95,7 +86,7 @@ class InProcess(LocalRuntime[LocalWorkers]):
         a step, or the clock's monotonic time is ``until_s``.
         """
         try:
-            coordinator = self._runs_of_job().coordinator(plan, self._workers, self._clock, None)
+            coordinator = self._runs_of_job().coordinator(NextRun(plan, self._workers, self._clock))
             run = JobRun(plan, coordinator, self._clock, progress=progress_for(plan, self._options.progress))
             return run.execute(until, until_s)
         except (MalstromError, KeyboardInterrupt) as error:

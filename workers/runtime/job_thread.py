@@ -137,8 +137,8 @@ class LocalJob:
     def ask(self, command: Command) -> Result:
         """Execute ``command``, and return its result within its ``timeout_s``."""
         self._refuse_elsewhere()
-        timeout_s = _bounded(command.timeout_s)
-        if self._is_own_thread:
+        timeout_s = None if command.timeout_s is None else min(command.timeout_s, threading.TIMEOUT_MAX)
+        if threading.current_thread() is self._thread:
             asks = isinstance(command, StatusCommand | EventsCommand | MetricsCommand)
             may = asks or (isinstance(command, StopCommand) and not command.wait)
             if not may:  # the job thread itself executes the command
@@ -192,10 +192,6 @@ class LocalJob:
         finally:
             del self._run
 
-    @property
-    def _is_own_thread(self) -> bool:
-        return threading.current_thread() is self._thread
-
     def _refuse_elsewhere(self) -> None:
         if self._process != os.getpid():
             raise ControlError(
@@ -231,10 +227,6 @@ def _counts(run: Executable, commands: CommandQueue) -> RunResult:
         return run.result()
     except Exception:
         return commands.known().counts  # an error here must not keep the outcome from the waiters
-
-
-def _bounded(timeout_s: float | None) -> float | None:
-    return None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
 
 
 def print_notice(what: str) -> None:

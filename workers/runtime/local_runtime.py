@@ -13,6 +13,7 @@ import asyncio
 import inspect
 import sys
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Final, Generic, Protocol
@@ -48,20 +49,23 @@ from malstrom_py.workers.runtime.supervisor import Supervisor
 __tracebackhide__ = True  # pytest shows the line of the user
 
 
+@dataclass(frozen=True, slots=True)
+class NextRun:
+    """A run of ``plan`` that is to be made. ``is_again``: it follows another one."""
+
+    plan: Plan
+    workers: int
+    clock: Clock
+    snapshot_use: SnapshotUse | None = None
+    events: EventLog | None = None
+    is_again: bool = False
+
+
 class JobRuns(Protocol[G]):
     """Makes the coordinators of the runs of one job."""
 
-    def coordinator(
-        self,
-        plan: Plan,
-        workers: int,
-        clock: Clock,
-        snapshot_use: SnapshotUse | None,
-        log: EventLog | None = None,
-        *,
-        is_again: bool = False,
-    ) -> Coordinator[G]:
-        """Return the coordinator of a run of ``plan``. ``is_again``: it follows another one."""
+    def coordinator(self, run: NextRun) -> Coordinator[G]:
+        """Return the coordinator of ``run``."""
         ...
 
     def close(self) -> None:
@@ -157,8 +161,9 @@ class LocalRuntime(Generic[G]):
             nonlocal snapshot_use, coordinator
             if again and coordinator is not None:
                 snapshot_use = begun_again(snapshot_use, coordinator.snapshots, finished=coordinator.kept is not None)
+            workers = workers or self._workers
             coordinator = runs.coordinator(
-                reloads.plan, workers or self._workers, clock, snapshot_use, commands.events, is_again=again
+                NextRun(reloads.plan, workers, clock, snapshot_use, commands.events, is_again=again)
             )
             return JobRun(reloads.plan, coordinator, clock, commands=commands, progress=progress)
 

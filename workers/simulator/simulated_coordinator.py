@@ -156,13 +156,8 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         return [*chores, *([LIST] if self._lists_now else []), *saving.writes]
 
     @property
-    def _list_due_s(self) -> float | None:
-        """When sources are listed next; None if they are not listed again."""
-        return self._source_calls.due_s if self.may_find_parts else None
-
-    @property
     def _lists_now(self) -> bool:
-        due_s = self._list_due_s
+        due_s = self._source_calls.due_s if self.may_find_parts else None
         return due_s is not None and self._clock.monotonic_s() >= due_s
 
     def act(self, action: Hashable) -> None:
