@@ -122,15 +122,10 @@ class SnapshotCoordinator:
         self._next_s = clock.monotonic_s() + (options.interval_s or 0.0)
         self._compacting: dict[tuple[str, int], list[tuple[Artefact, ...]]] = {}
         self._copying: list[tuple[Artefact, ...]] = []
-        self._took = (0, 0.0, 0.0)
-        self.completed = 0
         self._is_held = False
         self._last = None if resumption is None else resumption.manifest
-
-    @property
-    def status(self) -> SnapshotStatus:
+        self.status = SnapshotStatus.of(self._last, 0)
         """The status of the snapshots. ``last``: the snapshot to resume from, also one of an earlier run."""
-        return SnapshotStatus.of(self._last, self.completed, self._took)
 
     @property
     def result(self) -> RunResult | None:
@@ -235,7 +230,7 @@ class SnapshotCoordinator:
             sinks=self._commits.payloads(manifest.id),
             pins=self._pins,
             # The counts of the job, including this snapshot.
-            result=as_plain(replace(self._count(), snapshots=self.completed + 1)) if self._is_final else None,
+            result=as_plain(replace(self._count(), snapshots=self.status.made + 1)) if self._is_final else None,
         )
         checkpointer = self.checkpointer
         # From now on the snapshot may be durable, even if this run does not learn it.
@@ -278,7 +273,6 @@ class SnapshotCoordinator:
             )
 
     def _complete(self, completed: machine.Completed) -> None:
-        self.completed += 1
         self._last = manifest = self._now.manifest
         assert manifest is not None
         self._log_completed(manifest)
@@ -319,7 +313,7 @@ class SnapshotCoordinator:
     def _log_completed(self, manifest: Manifest) -> None:
         took_s, paused_s = self._clock.monotonic_s() - self._now.began_s, self._now.paused_s
         written = sum(artefact.size for artefact in manifest.artefacts if artefact.snapshot == manifest.id)
-        self._took = (written, took_s, paused_s)
+        self.status = SnapshotStatus.of(manifest, self.status.made + 1, (written, took_s, paused_s))
         log(
             _LOG,
             logging.INFO,
