@@ -5,6 +5,8 @@ A test that needs one of them belongs to tests/integration. Time is passed in, s
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 import sys
 import threading
@@ -12,10 +14,26 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import pytest
+
+MEMORY: Final = Path("/dev/shm")
+ROOM_BYTES: Final = 2 << 30
+IN_MEMORY: Final = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is room: tests of files wait for a disk a third of their time."""
+    if not IN_MEMORY:
+        yield tmp_path
+        return
+    with TemporaryDirectory(prefix="mt-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 class ForbiddenInUnitTest(AssertionError):
