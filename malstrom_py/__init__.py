@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         SnapshotError,
         SourceError,
         SparkError,
+        StateError,
     )
     from malstrom_py.metrics import JobMetrics, Metrics
     from malstrom_py.operators.enrich.calls import Cache
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from malstrom_py.rescale.channels.channel import Credit
     from malstrom_py.snapshot.checkpointer import Checkpointer
     from malstrom_py.snapshot.snapshots import Snapshots
+    from malstrom_py.state.memory import State
     from malstrom_py.worker_context import PerWorker, per_worker
     from malstrom_py.workers.engine.flow_limits import Batching
     from malstrom_py.workers.monitoring.dashboard import Dashboard
@@ -128,7 +130,8 @@ else:
             "malstrom_py.errors": (
                 "CodecError ControlError DagError DeadlineError FencedError InternalError JobEnded JobNotFound "
                 "JobRunning MalformedRecord MalstromError NodeNotFound OperationInProgress OperatorError "
-                "PeerError PlanError ReloadError RestoreFailed SinkError SnapshotError SourceError SparkError"
+                "PeerError PlanError ReloadError RestoreFailed SinkError SnapshotError SourceError "
+                "SparkError StateError"
             ),
             "malstrom_py.operators.enrich.calls": "Cache",
             "malstrom_py.operators.join": "Pair",
@@ -137,6 +140,7 @@ else:
             "malstrom_py.rescale.channels.channel": "Credit",
             "malstrom_py.snapshot.checkpointer": "Checkpointer",
             "malstrom_py.snapshot.snapshots": "Snapshots",
+            "malstrom_py.state.memory": "State",
             "malstrom_py.worker_context": "PerWorker per_worker",
             "malstrom_py.workers.engine.flow_limits": "Batching",
             "malstrom_py.workers.monitoring.dashboard": "Dashboard",
@@ -220,6 +224,8 @@ __all__ = [
     "Snapshots",
     "SourceError",
     "SparkError",
+    "State",
+    "StateError",
     "StatefulLogic",
     "StatelessLogic",
     "StepCounts",

@@ -177,7 +177,8 @@ class WorkerMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_d
     ``cpu_s`` and ``rss_bytes``: of its process ``pid`` on ``host``; workers of a job in one process share one. ``cpu``:
     cores in use over the last seconds. ``rows_in``: the rows that it has read, or those that have arrived by one
     exchange, the one with the most, if they are more: a row counts once, however many steps take it. ``keys``: with
-    state; ``slots``: that it owns.
+    state; ``slots``: that it owns. With ``state=mp.State(…)`` ``state_in_memory`` and ``state_on_disk`` are the
+    bytes of the states that may go to disk.
     """
 
     worker: int
@@ -186,6 +187,8 @@ class WorkerMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_d
     cpu_s: float = 0.0
     cpu: float = 0.0
     rss_bytes: int = 0
+    state_in_memory: int = 0
+    state_on_disk: int = 0
     busy_s: float = 0.0
     waiting_s: float = 0.0
     busy: float = 0.0
@@ -451,6 +454,13 @@ def _hot_keys(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
         yield {"exchange": exchange}, sum(hot.step == exchange for hot in metrics.hot_keys)
 
 
+def _where(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+    for worker in metrics.workers:
+        if worker.state_in_memory or worker.state_on_disk:
+            yield {"worker": str(worker.worker), "where": "memory"}, worker.state_in_memory
+            yield {"worker": str(worker.worker), "where": "disk"}, worker.state_on_disk
+
+
 STATES: Final = ("running", "rescaling", "recovering", "stopping", "finished", "failed", "stopped")
 """The states of a job."""
 
@@ -511,6 +521,9 @@ METRICS: Final[tuple[Metric, ...]] = (
     _WORKERS.counter("malstrom_worker_waiting_seconds", "Time for which a worker had a backlog", "waiting_s"),
     _WORKERS.counter("malstrom_worker_cpu_seconds", "CPU time of the process of a worker", "cpu_s"),
     _WORKERS.gauge("malstrom_worker_resident_memory_bytes", "Memory of the process of a worker", "rss_bytes"),
+    Metric(
+        "malstrom_worker_state_bytes", "gauge", "State that may go to disk, by where it is", ("worker", "where"), _where
+    ),
     _WORKERS.gauge("malstrom_worker_keys", "Keys with state on a worker", "keys"),
     _WORKERS.gauge("malstrom_worker_slots", "Key groups that a worker owns", "slots"),
     _JOB.gauge(

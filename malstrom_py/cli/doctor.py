@@ -55,6 +55,7 @@ _USES: Final = {
     "ray": "jobs on Ray",
     "redis": "sources.RedisStream and sinks.RedisStream",
     "spark": "sources.Spark and sinks.Spark",
+    "state": "state on disk",
     "testing": "check_operator and the strategies of malstrom_py.testing",
 }
 """What the packages of each extra are for."""

@@ -164,6 +164,14 @@ RedactErrorsOption = Annotated[
     bool,
     typer.Option("--redact-errors", help="Hide the texts of exceptions, which may hold values of records."),
 ]
+StateMemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--state-memory",
+        metavar="SIZE[:FOLDER]",
+        help="Keep so much keyed state of a worker in memory, as 4GB, and the rest on disk.",
+    ),
+]
 LogFormatOption = Annotated[
     LogFormat | None,
     typer.Option(
@@ -211,3 +219,15 @@ def stop_timeout(given: float | None, *, detached: bool) -> float:
     if detached and given is not None:
         raise WrongCommand("--stop-timeout is for a job that this program waits for: leave it out with --detached")
     return 120.0 if given is None else given
+
+
+def state_of(text: str | None) -> mp.State | None:
+    """Return how much state is kept in memory, and where the rest is.
+
+    >>> state_of("4GB:/data/state")
+    State(memory='4GB', folder='/data/state')
+    """
+    if text is None:
+        return None
+    memory, _, folder = text.partition(":")
+    return mp.State(memory, folder or None)

@@ -223,6 +223,7 @@ def run(
     dashboard: cli_watching.DashboardOption = False,
     history: cli_watching.HistoryOption = None,
     stop_timeout_s: options.StopTimeoutOption = None,
+    state_memory: options.StateMemoryOption = None,
     redact_errors: options.RedactErrorsOption = False,
     log_format: options.LogFormatOption = None,
     log_level: options.LogLevelOption = None,
@@ -251,12 +252,12 @@ def run(
         for_ray = ray_options(
             address=address, num_cpus=num_cpus, runtime_env=runtime_env, resources=resources, detached=detached
         )
-        scaled = options.autoscale_of(autoscale, target)
         keywords: RunKeywords = {
             "batch": None if batch_rows is None else mp.Batching(rows_max=batch_rows),
             "progress": False if quiet else None,
-            "autoscale": scaled,
+            "autoscale": options.autoscale_of(autoscale, target),
             "redact_errors": redact_errors,
+            "state": options.state_of(state_memory),
             **kept,
             **watched,
         }
@@ -269,15 +270,19 @@ def run(
             running: mp.InProcess | mp.Processes | mp.RayRuntime = on_ray
         else:
             refuse_without_ray(for_ray)
-            most = workers if scaled is None else max(workers, scaled.max)
-            in_processes = runtime is options.Runtime.PROCESSES or (
-                runtime is None and 1 < most <= mp.Processes.processors()
-            )
-            kind = mp.Processes if in_processes else mp.InProcess
-            running = kind(workers, options=given)
+            running = _on_this_machine(runtime, workers, given)
         loaded = load_job(job)
         reloads.watch(loaded, address)
         _run_to_end(running, loaded, control=not no_control, limit_s=limit_s, quiet=quiet, as_json=as_json)
+
+
+def _on_this_machine(
+    runtime: options.Runtime | None, workers: int, given: mp.RunOptions
+) -> mp.InProcess | mp.Processes:
+    most = workers if given.autoscale is None else max(workers, given.autoscale.max)
+    in_processes = runtime is options.Runtime.PROCESSES or (runtime is None and 1 < most <= mp.Processes.processors())
+    kind = mp.Processes if in_processes else mp.InProcess
+    return kind(workers, options=given)
 
 
 def _run_to_end(

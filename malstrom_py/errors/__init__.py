@@ -9,6 +9,7 @@ MalstromError
 ├── SparkError           Spark cannot be started or reached, or has ended
 ├── SnapshotError        a snapshot could not be written, read or found; names it and what to do
 │   └── FencedError      another start of this job has taken over: this one can no longer commit
+├── StateError           state that memory has no room for cannot be kept on disk; names the folder
 ├── CodecError           a key, value or state that cannot be encoded or hashed; names step and type
 ├── CaptureError         a captured stream is damaged, cannot be found, or cannot be written; names the stream
 ├── ReloadError          the code of a step was not reloaded; the job continues with the code that it had
@@ -136,6 +137,10 @@ class SparkError(MalstromError):
 
 class SnapshotError(MalstromError):
     """A snapshot could not be written, read or found, or does not fit the job that resumes from it."""
+
+
+class StateError(MalstromError):
+    """State that memory has no room for cannot be kept on disk: the disk is full, damaged, or gone."""
 
 
 class FencedError(SnapshotError):
@@ -296,6 +301,7 @@ EXTRAS: Final = {
     "ray": ("ray>=2.52", "pyzmq>=26"),
     "redis": ("redis>=5.1",),
     "spark": ("pyspark>=4.0", "pandas>=2.2,<3"),
+    "state": ("rocksdict>=0.3.23",),
     "testing": ("hypothesis>=6.112",),
 }
 """The requirements of each extra; `tests/tidy` compares them with pyproject.toml."""

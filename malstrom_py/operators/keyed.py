@@ -7,9 +7,10 @@ raised leaves the state unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from malstrom_py.clock import Clock
 from malstrom_py.data.batch import Batch, ColumnBatch
@@ -21,6 +22,9 @@ from malstrom_py.operators.base import Operator, Outlet, StepContext, weakly
 from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.state.expiry import Expiry
 from malstrom_py.state.keyed_state import KeyedState, Migrate
+
+if TYPE_CHECKING:
+    from malstrom_py.state.memory import StateMemory
 
 Rows = Iterator[tuple[Any, ...]]
 
@@ -73,6 +77,24 @@ class StatefulOperator(Operator):
         self.dropped_at: dict[Any, int] = {}
         """The keys whose state the batch has dropped -> the row that did, counted without the rows that failed."""
 
+    keeps_on_disk = False
+    """Whether states may be on disk while no batch needs them: the step looks only at those of the batch's keys."""
+
+    def keep_within(self, memory: StateMemory) -> None:
+        """Keep no more state in memory than ``memory`` has room for. Requires `keeps_on_disk`."""
+        self.state.memory = memory.keep(self.state)
+        process = self.on_batch if isinstance(self.on_batch, partial) else weakly(self.on_batch)  # with a ttl one
+        self.on_batch = partial(weakly(self._within_memory), process)  # type: ignore[method-assign]  # for this one alone
+
+    def _within_memory(self, process: Callable[[Batch, Outlet], None], batch: Batch, out: Outlet) -> None:
+        if self.state.cold is None:  # columns of keys remain columns
+            self.state.expect(len(batch))
+        else:
+            with suppress(TypeError):  # of a key that cannot be hashed, which the step reports
+                self.state.bring(keys_of(batch, self.context.step))
+        process(batch, out)
+        self.state.settle()
+
     def expire_after(self, ttl: int, *, by_clock: bool) -> None:
         """Drop a key's state at a record later than its last one + ``ttl``, or once the frontier passes that time.
 
@@ -114,7 +136,7 @@ class StatefulOperator(Operator):
 
     @property
     def dormant(self) -> bool:
-        return self._expires_by_clock and not self.state.values
+        return self._expires_by_clock and not self.state.count
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         if self.state.expiry is not None:
@@ -210,7 +232,7 @@ class StatefulOperator(Operator):
 
     @property
     def keys(self) -> int | None:
-        return len(self.state.values)
+        return self.state.count
 
 
 def expiring(context: StepContext, *, factory: Callable[[StepContext], Operator], ttl: int, by_clock: bool) -> Operator:
@@ -224,6 +246,8 @@ def expiring(context: StepContext, *, factory: Callable[[StepContext], Operator]
 
 class KeyedOperator(StatefulOperator):
     """A keyed step with one output per record."""
+
+    keeps_on_disk = True
 
     needs_values = True
     """Whether `update` reads values."""

@@ -114,6 +114,8 @@ class StatefulOp(StatefulOperator):
     ['a']
     """
 
+    keeps_on_disk = True
+
     def __init__(
         self,
         context: StepContext,
@@ -143,7 +145,7 @@ class StatefulOp(StatefulOperator):
 
     @property
     def dormant(self) -> bool:
-        expires = self._expires_by_clock and self.state.values
+        expires = self._expires_by_clock and self.state.count
         return self._on_schedule is None and not len(self.state.clock_timers) and not expires
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
@@ -276,7 +278,7 @@ class StatefulOp(StatefulOperator):
         return watched
 
     def _over_all(self, function: Callable[..., Any], output: Output[Any, Any], *arguments: Any) -> None:
-        states = Assigned(self.state.values)
+        states = Assigned(self.state.whole())
         sent = len(output)
         try:
             with self.failures.of_hook(function):
@@ -317,7 +319,7 @@ class StatefulOp(StatefulOperator):
         if function is None or not len(timers_due):
             return
         expires = self.state.expiry is not None and self._expires_by_clock is (clock == "processing")
-        for key, time in timers_due.due(reached):
+        for key, time in self.state.fired(timers_due, reached):
             if expires:
                 self.state.expire(time - 1)
             mark, timers = len(output), len(output.timers)

@@ -8,7 +8,7 @@ along a chain, even if equal keys have different types (1 and True), because cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -60,20 +60,20 @@ class Changes:
         # Key -> the equal key that is written, once keys may be equal and have different stored forms.
         self._names: dict[Any, Any] | None = None
 
-    def note(self, keys: Iterable[Any], held: Sized) -> None:
-        """Note that ``keys`` may have changed. ``held``: all keys with state, which are counted only if many change."""
+    def note(self, keys: Iterable[Any], held: Callable[[], int]) -> None:
+        """Note that ``keys`` may have changed. ``held`` counts all keys with state: only called if many change."""
         noted = self.noted
         if noted is not None:
             noted.update(keys)
             self._limit(held)
 
-    def note_column(self, keys: pa.Array, held: Sized) -> None:
+    def note_column(self, keys: pa.Array, held: Callable[[], int]) -> None:
         """Do as `note`, for a column of keys.
 
         >>> import pyarrow as pa
         >>> changes = Changes(lambda keys: [0] * len(keys))
         >>> changes.written("s1", None, None)
-        >>> changes.note_column(pa.array(["a", "b"]), "ab")
+        >>> changes.note_column(pa.array(["a", "b"]), lambda: 2)
         >>> changes.due_column("s1").to_pylist(), sorted(changes.due("s1"))
         (['a', 'b'], ['a', 'b'])
         """
@@ -81,9 +81,9 @@ class Changes:
             self._columns.append(keys)
             self._limit(held)
 
-    def _limit(self, held: Sized) -> None:
+    def _limit(self, held: Callable[[], int]) -> None:
         spare = SPARE - sum(map(len, self._columns), len(self.noted or ()))
-        if spare < 0 and 2 * len(held) + spare < 0:
+        if spare < 0 and 2 * held() + spare < 0:
             self.noted = None
             self._columns = []
 

@@ -59,22 +59,21 @@ class KeyedState(StepValues):
     """
 
     __slots__ = (
-        *("_ahead", "_aside", "_changes", "_codec", "_packed", "_sent"),
-        *("clock_timers", "expiry", "step", "timers", "untried"),
+        *("_ahead", "_aside", "_changes", "_packed", "_sent"),
+        *("clock_timers", "codec", "expiry", "step", "timers", "untried"),
         "__weakref__",
     )
 
     def __init__(self, step: str, codec: Codec) -> None:
         super().__init__()
         self.step = step
-        self._codec = codec
+        self.codec = codec
         self._changes: Changes | None = None
         self._ahead: AheadOfBarrier | None = None
         self._packed: Sequence[PackedPart] = ()
         self._sent: SentKeys | None = None
         self._aside = KeptAside()
-        self.timers = Timers()
-        self.clock_timers = Timers()
+        self.timers, self.clock_timers = Timers(), Timers()
         self.expiry: Expiry | None = None
         self.untried = False
 
@@ -100,8 +99,7 @@ class KeyedState(StepValues):
     def end(self, keys: Collection[Any]) -> None:
         """Drop the states of ``keys``, whose time to live has ended."""
         self.note(keys)
-        for key in keys:
-            self.values.pop(key, None)
+        self.drop_values(keys)
 
     def date(self, key: Any) -> None:
         """Let the state of ``key``, which a timer has made, last from the next epoch on. Requires `expiry`."""
@@ -112,7 +110,7 @@ class KeyedState(StepValues):
         """Let the states of ``keys`` last from these times on. `note` was called for the keys. Requires `expiry`."""
         expiry, values = self._lasting(), self.values
         expiry.touch(keys, times)
-        if len(expiry.until) + len(expiry.undated) != len(values):  # some keys have no state any more
+        if len(expiry.until) + len(expiry.undated) != self.count:  # some keys have no state any more
             expiry.forget([key for key in set(keys) if values.get(key) is None])
 
     @property
@@ -143,7 +141,7 @@ class KeyedState(StepValues):
         if values:
             self.untried = False
             for key in dict.fromkeys((next(iter(values)), next(reversed(values)))):
-                self._codec.encode_rows_at_rest([[key, values[key], []]], step=self.step)
+                self.codec.encode_rows_at_rest([[key, values[key], []]], step=self.step)
 
     def note(self, keys: Iterable[Any]) -> None:
         """Note that the values of ``keys`` may change, or have changed. Costs nothing unless changes are tracked."""
@@ -152,7 +150,7 @@ class KeyedState(StepValues):
             keys = list(keys)
             self._sent.changed.update(keys)
         if changes is not None:
-            changes.note(keys, self.values)
+            changes.note(keys, lambda: self.count)
             self._note_timers(changes)
 
     @property
@@ -169,7 +167,7 @@ class KeyedState(StepValues):
         if self._sent is not None:
             self._sent.changed.update(keys.to_pylist())
         if changes is not None:
-            changes.note_column(keys, self.values)
+            changes.note_column(keys, lambda: self.count)
             self._note_timers(changes)
 
     def handle(self, message: StateMessage, *, remark: bytes = b"") -> None:
@@ -235,16 +233,15 @@ class KeyedState(StepValues):
         self.note_column(image.keys if image.panes is None else image.keys.unique())
         if not len(image.keys):
             return None
-        return self._codec.encode_in_flight(column_artefact(image, delta=False), step=self.step)
+        return self.codec.encode_in_flight(column_artefact(image, delta=False), step=self.step)
 
     def _collect_rows(self, keys: list[Any]) -> bytes | None:
         taken, values, times = self._taken_out(keys)
-        return self._codec.encode_states_in_flight(taken, values, times, step=self.step) if taken else None
+        return self.codec.encode_states_in_flight(taken, values, times, step=self.step) if taken else None
 
     def _taken_out(self, taken: list[Any]) -> tuple[Sequence[Any], list[Any], dict[Any, Times]]:
         """Remove the state of these keys, and return the keys that have some, their values and their times."""
-        known = self.values
-        values = known.take(taken) if isinstance(known, ManyValues) else list(map(known.pop, taken, repeat(None)))
+        values = self.take_values(taken)
         times = self._times_of(taken, values)
         for timers in (self.timers, self.clock_timers):
             if len(timers):
@@ -273,13 +270,13 @@ class KeyedState(StepValues):
         times = self._times_of(keys, values)
         keys, values = with_state(keys, values, times)
         self._sent.sent(keys)
-        return self._codec.encode_states_in_flight(keys, values, times, step=self.step) if keys else None
+        return self.codec.encode_states_in_flight(keys, values, times, step=self.step) if keys else None
 
     def is_ahead(self, key: Any) -> bool:
         """R12: whether the state of ``key`` has been sent ahead and has not changed since, or there is none."""
         if self._sent is not None and self._sent.has(key, self.values):
             return True
-        return self.values.get(key) is None and not (self.timers.times(key) or self.clock_timers.times(key))
+        return self.values_of([key])[0] is None and not (self.timers.times(key) or self.clock_timers.times(key))
 
     @property
     def counted_ahead(self) -> tuple[int, int]:
@@ -288,7 +285,7 @@ class KeyedState(StepValues):
 
     def put_aside(self, states: bytes) -> None:
         """R12: keep the result of `send_ahead` of another worker beside the state, until `Acquire` confirms it."""
-        self._aside.put(*self._codec.decode_in_flight(states, step=self.step))
+        self._aside.put(*self.codec.decode_in_flight(states, step=self.step))
 
     def forget_ahead(self) -> None:
         """R12: forget what was sent ahead, and drop what came ahead and was not confirmed: the move is over."""
@@ -297,17 +294,17 @@ class KeyedState(StepValues):
 
     def _confirm(self, keys: list[Any]) -> bytes:
         """Remove the state of ``keys``, which is ahead, and return the keys, encoded."""
-        return self._codec.encode_in_flight(self._taken_out(keys)[0], step=self.step)
+        return self.codec.encode_in_flight(self._taken_out(keys)[0], step=self.step)
 
     def _acquire_aside(self, confirmed: bytes) -> None:
-        keys = self._codec.decode_in_flight(confirmed, step=self.step)
+        keys = self.codec.decode_in_flight(confirmed, step=self.step)
         values, times = self._aside.take(keys, self.step)
         self._take_in(keys, values, times, "acquired, but the key already has state here")
 
     def acquire(self, states: bytes) -> None:
         """Install the result of `collect` from another worker. `InternalError` if a key already has state here (R5)."""
         how = "acquired, but the key already has state here"
-        sent = self._codec.decode_in_flight(states, step=self.step)
+        sent = self.codec.decode_in_flight(states, step=self.step)
         if type(sent) is bytes:
             image = columns_in(opened_chain([sent]))
             if image is not None and not self._take_in_columns(image, how):
@@ -355,7 +352,7 @@ class KeyedState(StepValues):
     @property
     def size(self) -> int:
         """About how many keys have state."""
-        return max(len(self.values), len(self.timers.keys()), len(self.clock_timers.keys()))
+        return max(self.count, len(self.timers.keys()), len(self.clock_timers.keys()))
 
     def due(self, parent: str | None, *, listed: bool = True) -> tuple[list[Any] | pa.Array, bool]:
         """Do as `Packable.due`: to list all takes several times as long as to list the keys of values."""
@@ -368,7 +365,7 @@ class KeyedState(StepValues):
         due = changes.due(parent)
         if due is not None:
             return list(due), False
-        return self._held() if listed else list(self.values), True
+        return self._held() if listed else list(self.with_values()), True
 
     def without_values(self, keys: list[Any]) -> list[Any]:
         """Return those of ``keys`` that have no value."""
@@ -380,7 +377,7 @@ class KeyedState(StepValues):
         for column in () if values is None else values.changed_columns():
             self.note_column(column)
         if values is None and isinstance(self.values, ManyValues):
-            self.changes.note(self.values.changed_keys(), self.values)
+            self.changes.note(self.values.changed_keys(), lambda: self.count)
 
     def round_begun(self, name: str) -> None:
         """Note what changes from now on as changed since ``name``."""
@@ -405,7 +402,7 @@ class KeyedState(StepValues):
             columns = columns_in(opened, slots)
             if columns is not None and self._take_in_columns(columns, "restored from two workers"):
                 return installed, opened[-1].note
-        for _, image in runs_in(chain, self._codec, slots=slots, step=self.step):
+        for _, image in runs_in(chain, self.codec, slots=slots, step=self.step):
             if len(set(image.keys)) != len(image.keys):
                 raise SnapshotError(f"step {self.step!r}: the state to restore is damaged: it has a key twice")
             taken = image if migrate is None else image.migrated(migrate)
@@ -427,20 +424,20 @@ class KeyedState(StepValues):
         """Set the initial ``states``, by key. `CodecError` if the state is tracked and one cannot be stored."""
         if self.tracked:
             rows = [[key, value, []] for key, value in states.items()]
-            self._codec.encode_rows_at_rest(rows, step=self.step)
+            self.codec.encode_rows_at_rest(rows, step=self.step)
         self._take_in(list(states), list(states.values()), {}, "present before its initial state was set")
 
     def snapshot(self) -> bytes:
         """Return all state as a full artefact of one slot, for a step whose keys are on no other worker."""
         keys = self._held()
-        values, codec, step = self.values_of(keys), self._codec, self.step
+        values, codec, step = self.values_of(keys), self.codec, self.step
         entries = encoded_entries(codec, keys, values, self._times_of(keys, values), step=step)
         rows = (codec.encode_each_at_rest(keys, step=step, keys=keys), entries)
         return artefact({0: rows} if keys else {}, delta=False)
 
     def restore(self, state: bytes, owned: Callable[[Any], bool] = lambda key: True) -> None:
         """Install the result of `snapshot`, for the keys that are ``owned`` here (S5: any N restores on any M)."""
-        for _, key, value, times in entries_in([state], self._codec, step=self.step):
+        for _, key, value, times in entries_in([state], self.codec, step=self.step):
             if owned(key):
                 self._take_times([key], [value], {key: times})
                 if value is not None:
@@ -451,8 +448,7 @@ class KeyedState(StepValues):
 
         ``keys_max``: at most so many; none is added after ``bytes_max``. States that cannot be measured count as none.
         """
-        keys = list(islice(self.values, keys_max))
-        sampled, size = 0, 0
+        keys, sampled, size = list(islice(self.values, keys_max)), 0, 0
         while sampled < len(keys) and size < bytes_max:
             some_keys = keys[sampled : 2 * sampled + 1]  # of arrays a state is made only if it is measured
             some = [[key, value, []] for key, value in zip(some_keys, self.values_of(some_keys), strict=True)]
@@ -465,7 +461,7 @@ class KeyedState(StepValues):
 
     def _size_of(self, rows: list[list[Any]]) -> int:
         try:
-            return len(self._codec.encode_rows_at_rest(rows, step=self.step))
+            return len(self.codec.encode_rows_at_rest(rows, step=self.step))
         except CodecError:  # without snapshots states need no stored form
             return sum(getsizeof(value) for _, value, _ in rows)
 
@@ -487,12 +483,14 @@ class KeyedState(StepValues):
     def columns(self) -> ManyValues | None:
         """Return the values if they are in arrays, and there are no times of keys."""
         values = self.values
-        return values if isinstance(values, ManyValues) and values.in_arrays and not self.has_times else None
+        if self.has_times or self.cold is not None:
+            return None
+        return values if isinstance(values, ManyValues) and values.in_arrays else None
 
     def _open_arrays(self) -> ManyValues | None:
         """Return the arrays that take an image; None if values are rows."""
         values = self.columns()
-        fixed = values is not None or self.values or self.expiry is not None
+        fixed = values is not None or self.count or self.expiry is not None
         return values if fixed or self.arrays is None else self.arrays()
 
     def image_of(self, keys: pa.Array | None, *, is_full: bool) -> ColumnImage | None:
@@ -518,6 +516,7 @@ class KeyedState(StepValues):
         if len(held):
             raise InternalError(f"step {self.step!r}: state of key {shown(held[0].as_py())} was {how}")
         self.values = values
+        self.arrived(len(image.keys))
         return True
 
     def _held(self) -> list[Any]:
@@ -576,12 +575,12 @@ class KeyedState(StepValues):
 
         ``is_full``: those without state are left out. ``is_first``: a chain begins with these keys.
         """
-        codec, step = self._codec, self.step
+        codec, step = self.codec, self.step
         values = self.values_of(keys)
         times = self._times_of(keys, values)
         held, values = with_state(keys, values, times)
         gone = without(keys, held) if len(held) < len(keys) and not is_full else []
-        names = self.changes.names([*held, *gone], len(self.values), full=is_first)
+        names = self.changes.names([*held, *gone], self.count, full=is_first)
         if names is None:
             return None
         entries = encoded_entries(codec, held, values, times, step=step)
@@ -590,10 +589,12 @@ class KeyedState(StepValues):
 
     def _take_in(self, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Times], how: str) -> None:
         held: set[Any] = set()
-        if self.values or self.has_times:
+        if self.count or self.has_times:
             self.interrogate(AnyOf(set(keys)), held)
         for key in held:
             raise InternalError(f"step {self.step!r}: state of key {shown(key)} was {how}")
         self.note(keys)
         self._take_times(keys, values, times)  # first: a state that enters without timers may set some
         self.set_values(keys, values)
+        self.arrived(len(keys))
+        self.settle()

@@ -16,6 +16,10 @@ from malstrom_py.state.group_values import Array
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from malstrom_py.state.cold import ColdStates
+    from malstrom_py.state.memory import StepMemory
+    from malstrom_py.state.timers import Timers
+
 
 class Defaulting(dict[Any, Any]):
     """Values by key for logics that take whole batches: ``values[key]`` of a key without state is ``default()``.
@@ -53,6 +57,10 @@ class ManyValues(MutableMapping[Any, Any]):
     @abstractmethod
     def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
         """Set the values of ``keys``, which differ. After `NotColumnar` nothing has changed."""
+
+    def lack(self, keys: Sequence[Any]) -> list[bool]:
+        """Return of each key whether it has no value."""
+        return list(map(is_, self.many(keys), repeat(None)))
 
     def __getitem__(self, key: Any) -> Any:
         (found,) = self.many([key])
@@ -199,6 +207,10 @@ class ArrayValues(ManyValues):
     def many(self, keys: Sequence[Any]) -> list[Any]:
         return self._values_at(ids_of(self.find, keys))
 
+    def lack(self, keys: Sequence[Any]) -> list[bool]:
+        lacking: list[bool] = (ids_of(self.find, keys) < 0).tolist()
+        return lacking
+
     def _values_at(self, ids: Array) -> list[Any]:
         there = ids >= 0
         if there.all():
@@ -244,12 +256,16 @@ class StepValues:
 
     ``arrays``, if the step may keep values in arrays: returns such a mapping without keys. ``entering``: returns the
     state that a dict gets for a key, of one from arrays or from elsewhere.
+
+    ``memory``: what puts some of the states on disk; ``values`` are then those in memory, and all other members are of
+    both.
     """
 
-    __slots__ = ("_patience", "_rows", "arrays", "entering", "values")
+    __slots__ = ("_patience", "_rows", "arrays", "entering", "memory", "values")
 
     def __init__(self) -> None:
         self.values: Values = {}
+        self.memory: StepMemory | None = None
         self.arrays: Callable[[], ArrayValues] | None = None
         self.entering: Callable[[Any, Any], Any] | None = None
         self._rows = 0  # of columns, since values changed between arrays and a dict
@@ -299,8 +315,77 @@ class StepValues:
             self._enter(values.items())
             self.note(values.changed_keys())
 
+    @property
+    def cold(self) -> ColdStates | None:
+        """The states on disk, None if there are none."""
+        return None if self.memory is None or not len(self.memory.cold) else self.memory.cold
+
+    @property
+    def count(self) -> int:
+        """How many keys have a value."""
+        return len(self.values) + (0 if self.cold is None else len(self.cold))
+
+    def bring(self, keys: Iterable[Any]) -> None:
+        """Bring the values of ``keys`` into memory."""
+        if self.memory is not None:
+            self.memory.bring(keys)
+
+    def expect(self, rows: int) -> None:
+        """Note that ``rows`` come, whose values are all in memory."""
+        if self.memory is not None:
+            self.memory.came(rows)
+
+    def arrived(self, count: int) -> None:
+        """Note that the values of ``count`` keys have come from elsewhere, and make room."""
+        self.expect(count)
+        self.settle()
+
+    def settle(self) -> None:
+        """Put values on disk until memory has room for the rest."""
+        if self.memory is not None:
+            self.memory.settle()
+
+    def missing(self, keys: Iterable[Any]) -> list[Any]:
+        """Return those of ``keys`` that have no value in memory."""
+        values = self.values
+        if isinstance(values, ManyValues):
+            keys = list(keys)
+            return list(compress(keys, values.lack(keys)))
+        return [key for key in keys if key not in values]
+
+    def put_away(self, keys: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Remove the values of ``keys``, which differ, from memory. Return those of the keys that had one, and it."""
+        values = self.values
+        found = values.take(keys) if isinstance(values, ManyValues) else list(map(values.pop, keys, repeat(None)))
+        had = [value is not None for value in found]
+        return list(compress(keys, had)), list(compress(found, had))
+
+    def take_values(self, keys: Sequence[Any]) -> list[Any]:
+        """Remove the values of ``keys``, which differ, and return them, None for a key without one."""
+        self.bring(keys)
+        values = self.values
+        return values.take(keys) if isinstance(values, ManyValues) else list(map(values.pop, keys, repeat(None)))
+
+    def drop_values(self, keys: Collection[Any]) -> None:
+        """Drop the values of ``keys``, which differ."""
+        if self.cold is not None:
+            self.cold.drop(self.missing(keys))
+        for key in keys:
+            self.values.pop(key, None)
+
+    def fired(self, timers: Timers, reached: int) -> Iterator[tuple[Any, int]]:
+        """Remove and yield those of ``timers`` that are due, each once the value of its key is in memory."""
+        for number, (key, time) in enumerate(timers.due(reached), 1):
+            self.bring((key,))
+            yield key, time
+            if number % SETTLES == 0:
+                self.settle()
+
     def with_values(self) -> Iterable[Any]:
         """Return the keys that have a value."""
+        return self._in_memory() if self.cold is None else chain(self._in_memory(), self.cold.keys())
+
+    def _in_memory(self) -> Iterable[Any]:
         values = self.values
         if isinstance(values, ManyValues):
             return values.held()
@@ -311,7 +396,12 @@ class StepValues:
     def values_of(self, keys: Sequence[Any]) -> list[Any]:
         """Return the values of ``keys``, None for a key without one."""
         values = self.values
-        return values.many(keys) if isinstance(values, ManyValues) else list(map(values.get, keys))
+        found = values.many(keys) if isinstance(values, ManyValues) else list(map(values.get, keys))
+        if self.cold is None or not any(map(is_, found, repeat(None))):
+            return found
+        others = [key for key, value in zip(keys, found, strict=True) if value is None]
+        cold = iter(self.cold.peek(others))
+        return [next(cold) if value is None else value for value in found]
 
     def set_values(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
         """Set the values of ``keys``."""
@@ -328,3 +418,60 @@ class StepValues:
         """Set states in a dict, by key."""
         entering = self.entering
         self.values.update(states if entering is None else [(key, entering(key, state)) for key, state in states])
+
+    def whole(self) -> MutableMapping[Any, Any]:
+        """Return all values as one mapping."""
+        return self.values if self.cold is None else WholeValues(self)
+
+
+SETTLES: Final = 1024
+"""After so many keys that are brought into memory one by one others are put on disk."""
+
+
+class WholeValues(MutableMapping[Any, Any]):
+    """All values of a step, in memory and on disk. What is looked up by key comes into memory."""
+
+    __slots__ = ("_brought", "_state")
+
+    def __init__(self, state: StepValues) -> None:
+        self._state = state
+        self._brought = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        self._bring(key)
+        return self._state.values[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._bring(key)
+        self._state.values[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        self._bring(key)
+        del self._state.values[key]
+
+    def _bring(self, key: Any) -> None:
+        if key not in self._state.values:
+            self._brought += 1
+            if self._brought % SETTLES == 0:
+                self._state.settle()
+            self._state.bring((key,))
+
+    def __iter__(self) -> Iterator[Any]:
+        in_memory = list(self._state.values)
+        on_disk = () if self._state.cold is None else self._state.cold.keys()
+        return chain(in_memory, on_disk)
+
+    def __reversed__(self) -> Iterator[Any]:
+        return iter(list(self)[::-1])
+
+    def __len__(self) -> int:
+        return self._state.count
+
+    def items(self) -> Any:
+        """Return (key, value) pairs, of which none comes into memory to stay."""
+        in_memory = list(self._state.values.items())
+        return chain(in_memory, () if self._state.cold is None else self._state.cold.items())
+
+    def values(self) -> Any:
+        """Return the values, of which none comes into memory to stay."""
+        return (value for _, value in self.items())

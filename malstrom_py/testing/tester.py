@@ -32,9 +32,12 @@ from malstrom_py.data.messages import (
 from malstrom_py.errors import DeadlineError
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.channels.channel import InLine
+from malstrom_py.rescale.keys.key_hash import encode_key
 from malstrom_py.state.ahead_of_barrier import AheadOfBarrier, split
 from malstrom_py.state.artefact import is_delta, merged
 from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.state.memory import StateMemory
+from malstrom_py.testing.disk import MemoryDisk
 from malstrom_py.testing.exact import MutationWatch
 from malstrom_py.testing.single_step import SingleStep, StepRunner, StreamFactory, part_of, plan_single_step
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -328,6 +331,21 @@ class OperatorTester:
         """
         for operator in self._runner.operators.values():
             operator.track(slots_of)
+        return self
+
+    def keep_on_disk(self) -> Self:
+        """Put all state on disk after each batch, as a worker does with more than ``mp.State(memory=…)``.
+
+        In place of a disk is a dict. Steps that do not put their state on disk are not concerned.
+
+        >>> tester = OperatorTester(lambda stream: stream.count("n"), keyed=True).keep_on_disk()
+        >>> tester.send_local([("a", 1), ("b", 1)]).step().states["n"].values, tester.interrogate() == {"a", "b"}
+        ({}, True)
+        """
+        memory = StateMemory(0, MemoryDisk, encode_key)
+        for operator in self._runner.operators.values():
+            if isinstance(operator, StatefulOperator) and operator.keeps_on_disk:
+                operator.keep_within(memory)
         return self
 
     def install(self, persisted: Sequence[Persisted], slots: Collection[int]) -> None:

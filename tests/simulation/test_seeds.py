@@ -68,3 +68,10 @@ def test_other_seeds_have_other_traces(kind: str) -> None:
 
 def test_what_a_zombie_has_sent_to_a_channel_that_a_leaver_drops_is_not_missed() -> None:
     assert tests.simulation.protocol_model.runs.run(32_000_096).steps > 300
+
+
+def test_jobs_are_exact_with_their_state_on_disk() -> None:
+    hits = Counter[str]()
+    for seed in range(63_000, 63_030):
+        hits += tests.simulation.jobs.runs.run(seed, runtime=tests.simulation.jobs.runs.run_on_disk)[1].hits
+    assert hits["state was put on disk and found there"] > 500

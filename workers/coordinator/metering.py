@@ -329,6 +329,8 @@ def _workers(
             cpu_s=here.cpu_s,
             cpu=max(0.0, here.cpu_s - was.cpu_s) / over_s,
             rss_bytes=here.rss_bytes,
+            state_in_memory=here.state_in_memory,
+            state_on_disk=here.state_on_disk,
             busy_s=here.busy_s,
             waiting_s=here.waiting_s,
             busy=share_of(here.busy_s - was.busy_s, over_s),

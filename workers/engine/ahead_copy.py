@@ -55,7 +55,7 @@ class KeyGroup(NamedTuple):
 
     def size(self, key: Any, other: int) -> int:
         """Return about how many bytes the state of ``key`` has. ``other``: of a value that is not plain."""
-        values = [state.values.get(key) for state in self.states if state.goes_ahead]
+        values = [state.values_of([key])[0] for state in self.states if state.goes_ahead]
         return sum(rough_size(value, depth=_DEPTH, other=other) for value in values)
 
 

@@ -23,10 +23,12 @@ from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.write_sink import WriteSink
+from malstrom_py.rescale.keys.key_hash import encode_key
 from malstrom_py.rescale.keys.key_types import check_keys
 from malstrom_py.rescale.moves.receiving_machine import ReceivingMachine
 from malstrom_py.rescale.partitioners import partitioner_of, slots_of_legal_keys
 from malstrom_py.sources.base import Part
+from malstrom_py.state.memory import State, StateMemory
 from malstrom_py.worker_context import Resources
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.executor import Executor, NodeSpec
@@ -64,6 +66,7 @@ class WorkerGraph:
     ``followers``: the idle sources that may follow other workers (T2). ``messages``: messages of regions to other
     workers and the coordinator, outside the channels. ``slots_of``: step with keyed state -> a function from keys to
     slots. ``entries``: exchange -> its receiving node. ``turn``: the share of a round of each region and source.
+    ``memory``: of the states, if it is limited.
     """
 
     executor: Executor
@@ -77,10 +80,13 @@ class WorkerGraph:
     slots_of: dict[str, SlotsOf]
     entries: dict[str, int]
     turn: TimeShare
+    memory: StateMemory | None = None
 
     def close(self) -> None:
-        """End the references of the nodes to each other, and of the regions to the worker."""
+        """End the references of the nodes to each other, and of the regions to the worker; forget state on disk."""
         self.executor.close()
+        if self.memory is not None:
+            self.memory.close()
         for region_input in self.inputs:
             region_input.close()
 
@@ -94,13 +100,15 @@ def build_graph(
     clock: Clock,
     pass_barrier: PassBarrier,
     checks: bool = False,
+    state: State | None = None,
     keys_per_chunk: int | None = None,
 ) -> WorkerGraph:
     """Build new operators, and an exchange of three nodes for each ``key_by``: keys, sending, receiving.
 
-    ``checks``: whether every step is checked (test mode).
+    ``checks``: whether every step is checked (test mode). ``state``: how much state is kept in memory.
     """
     operators = _operators(plan, member, codec, clock, checks=checks)
+    memory = None if state is None else _kept_within(state, operators.values())
     specs, nodes, entries, exchanges = _nodes_of(plan, member, operators, batching=batching, codec=codec, clock=clock)
     if checks:
         specs = [replace(spec, operator=spec.operator and CheckedStep(spec.operator, codec)) for spec in specs]
@@ -138,7 +146,7 @@ def build_graph(
     sending = [(name, nodes[name] + 1) for name in entries]
     followers = followers_of(zip(regions, inputs, strict=True), executor, operators, nodes, sending)
     made = (executor, operators, nodes, exchanges, regions, inputs, followers, messages, slots_of)
-    return WorkerGraph(*made, entries, turn)
+    return WorkerGraph(*made, entries, turn, memory)
 
 
 def build_fed(
@@ -180,6 +188,15 @@ def track_keys(graph: WorkerGraph) -> None:
     """Let each step with keyed state record which keys change (S2)."""
     for step, slots_of in graph.slots_of.items():
         graph.operators[step].track(slots_of)
+
+
+def _kept_within(state: State, operators: Collection[Operator]) -> StateMemory:
+    """Let ``operators`` keep as much of their state in memory as ``state`` says, and return this memory."""
+    memory = state.opened(encode_key)
+    for operator in operators:
+        if isinstance(operator, StatefulOperator) and operator.keeps_on_disk:
+            operator.keep_within(memory)
+    return memory
 
 
 def build_sinks(plan: Plan, clock: Clock) -> list[WriteSink]:

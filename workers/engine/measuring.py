@@ -277,6 +277,8 @@ class Measuring:
             pid=os.getpid(),
             cpu_s=_cpu_s(),
             rss_bytes=_rss_bytes(),
+            state_in_memory=0 if self._graph.memory is None else self._graph.memory.bytes_in_memory,
+            state_on_disk=0 if self._graph.memory is None else self._graph.memory.bytes_on_disk,
             busy_s=self.time.busy_ns / 1e9,
             waiting_s=self.time.waiting_ns / 1e9,
             arrived={name: sampler.rows for name, sampler in self._samplers.items()},

@@ -109,7 +109,7 @@ class CheckedStep(Operator):
 
     def _state(self, inner: StatefulOperator, key: object) -> bytes:
         try:
-            state = inner.state.values.get(key)
+            (state,) = inner.state.values_of([key])
         except TypeError:  # the step reports a key that cannot be hashed
             state = None
         return self._codec.encode_at_rest(state, step=self.context.step, key=key)

@@ -47,6 +47,7 @@ from malstrom_py.rescale.moves.protocol import (
 )
 from malstrom_py.sources.base import Part
 from malstrom_py.state.keyed_state import Migrate
+from malstrom_py.state.memory import State
 from malstrom_py.worker_context import Resources, close_all
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.flow_limits import Batching, MoveTurns
@@ -144,13 +145,13 @@ class Worker:
         codec: Codec,
         tracked: bool = False,
         checks: bool = False,
+        state: State | None = None,
         wake: threading.Event | None = None,
         keys_per_chunk: int | None = None,
     ) -> None:
         self.id = member.worker
         self._resources = Resources(worker=member.worker, wake=wake)
-        self._plan = plan
-        self._batching = batching
+        self._plan, self._batching = plan, batching
         self._clock = clock
         self._codec = codec
         self._incarnation = member.incarnation
@@ -167,6 +168,7 @@ class Worker:
             clock=clock,
             pass_barrier=self._pass_barrier,
             checks=checks,
+            state=state,
             keys_per_chunk=keys_per_chunk,
         )
         if tracked:
@@ -179,7 +181,7 @@ class Worker:
         self._messages = self._graph.messages
         self._switching = RoutingSwitch(self._graph, member, self._messages)
         self._sending = self._with_channels()
-        operators = self._graph.operators
+        operators = self.operators
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
         self._closing = [op for op in operators.values() if isinstance(op, _CLOSED)]
         input_of_step = {step: self._inputs[region.name] for region in self._graph.regions for step in region.steps}
@@ -189,9 +191,7 @@ class Worker:
         self._listening = [op for op in operators.values() if op.listens]
         self._orders: deque[StartMove | PollParts | Leave | PartHandedOver | AddParts] = deque()
         self._ahead: SentAhead | None = None
-        self._linger_until_s = 0.0
-        self._share = 1
-        self._unread = False
+        self._linger_until_s, self._share, self._unread = 0.0, 1, False
         self.turns = MoveTurns(clock)
 
     @cached_property

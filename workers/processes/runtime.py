@@ -91,6 +91,7 @@ class _ProcessRuns:
             wiring=self._wiring,
             start_timeout_s=self._start_timeout_s,
             checks=self._options.checks,
+            state=self._options.state,
             snapshot_use=snapshot_use,
             watched=run.is_again,
             logs=logs.configured(),

@@ -322,6 +322,7 @@ class RayRuntime:
             workers=self._workers,
             batching=self._options.batching,
             checks=self._options.checks,
+            state=self._options.state,
             wiring=Wiring(JobSecret.new(), None if is_local else node_address, self._ports),
             options=replace(self._worker_options, for_program={}),  # set when the program joined Ray
             start_timeout_s=self._start_timeout_s,

@@ -25,6 +25,7 @@ from malstrom_py.errors import InternalError, MalstromError
 from malstrom_py.errors.text import public_text
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.state.memory import State
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.garbage import fewer_collections
@@ -151,6 +152,7 @@ class WorkerServer:
         *,
         batching: Batching,
         checks: bool,
+        state: State | None = None,
         snapshot_use: SnapshotUse | None = None,
         box: BlackBox | None = None,
     ) -> None:
@@ -165,6 +167,7 @@ class WorkerServer:
             clock=clock,
             wake=Wake(transport),
             checks=checks,
+            state=state,
             checkpointer=checkpointer,
             streams=transport,
             built=self._watch,
@@ -234,6 +237,7 @@ class WorkerRuns:
                 coordinator,
                 batching=setup.batching,
                 checks=setup.checks,
+                state=setup.state,
                 snapshot_use=setup.snapshot_use,
                 box=BlackBox(box_path(token, setup.incarnation, worker)) if setup.watched else None,
             )

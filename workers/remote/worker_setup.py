@@ -12,6 +12,7 @@ from malstrom_py import logs
 from malstrom_py.errors import PlanError
 from malstrom_py.errors.text import describe_error, redact
 from malstrom_py.logs import LogSettings
+from malstrom_py.state.memory import State
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.transport.base import JobSecret, Transport
@@ -49,6 +50,7 @@ class WorkerSetup:
     wiring: Wiring
     start_timeout_s: float
     checks: bool = False
+    state: State | None = None
     incarnation: int = 1
     snapshot_use: SnapshotUse | None = None
     watched: bool = False

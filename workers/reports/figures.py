@@ -38,6 +38,8 @@ class WorkerFigures:
     pid: int = 0
     cpu_s: float = 0.0
     rss_bytes: int = 0
+    state_in_memory: int = 0
+    state_on_disk: int = 0
     busy_s: float = 0.0
     waiting_s: float = 0.0
     arrived: Mapping[str, int] = field(default_factory=dict, hash=False)

@@ -36,7 +36,8 @@ class _LocalRuns:
         self._options = options
 
     def coordinator(self, run: NextRun) -> Coordinator[LocalWorkers]:
-        group = LocalWorkers(run.plan, run.clock, self._options.batching, checks=self._options.checks)
+        options = self._options
+        group = LocalWorkers(run.plan, run.clock, options.batching, checks=options.checks, state=options.state)
         return Coordinator(
             run.plan, group, workers=run.workers, clock=run.clock, snapshot_use=run.snapshot_use, log=run.events
         )

@@ -17,6 +17,7 @@ from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import InternalError
 from malstrom_py.rescale.channels.channel import Grant
 from malstrom_py.snapshot.checkpointer import Checkpointer
+from malstrom_py.state.memory import State
 from malstrom_py.workers.coordinator.recovery import RunStart
 from malstrom_py.workers.coordinator.worker_group import Arrived, NothingToDo, StartGroup
 from malstrom_py.workers.engine.flow_limits import Batching
@@ -56,6 +57,7 @@ class LocalWorkers:
         batching: Batching,
         *,
         checks: bool = False,
+        state: State | None = None,
         incarnation: int = 1,
         keys_per_chunk: int | None = None,
     ) -> None:
@@ -71,6 +73,7 @@ class LocalWorkers:
             clock=clock,
             wake=self.wake,
             checks=checks,
+            state=state,
             warned=set(),
             keys_per_chunk=keys_per_chunk,
             load=self._load,

@@ -23,6 +23,7 @@ from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.snapshot.ids import is_snapshot_id
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.sources.base import as_source
+from malstrom_py.state.memory import State
 from malstrom_py.validation import checked_flag
 from malstrom_py.workers.coordinator.autoscaler import check_autoscale
 from malstrom_py.workers.coordinator.recovery import LATEST, NONE, SnapshotUse
@@ -44,6 +45,7 @@ class SimulatedKeywords(TypedDict, total=False):
     on_event: OnEvent | None
     autoscale: Autoscale | None
     redact_errors: bool
+    state: State | None
 
 
 class RunKeywords(SimulatedKeywords, total=False):
@@ -73,7 +75,8 @@ class RunOptions:
     waits for it for at most ten seconds. ``metrics``: where they are served. ``dashboard``: True, or a `Dashboard`, for
     a browser; standard error has the address. ``autoscale``: changes the number of workers by load; ``workers`` is then
     that at the start. ``redact_errors``: errors, logs and events have the type and the place of an exception that a
-    function raises, but not its text, which may hold values of records.
+    function raises, but not its text, which may hold values of records. ``state``: how much keyed state each worker
+    keeps in memory, while the rest is on disk; None: all.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sinks, sources
@@ -96,6 +99,7 @@ class RunOptions:
     dashboard: Dashboard | bool = False
     autoscale: Autoscale | None = None
     redact_errors: bool = False
+    state: State | None = None
 
     @property
     def batching(self) -> Batching:
@@ -129,6 +133,7 @@ class RunOptions:
 _KINDS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("batch", Batching | None, "an mp.Batching(rows_max=…)"),
     ("snapshots", Snapshots | None, "mp.Snapshots(uri)"),
+    ("state", State | None, 'an mp.State("4GB")'),
     ("on_event", (Callable, NoneType), "a function of one event"),
     ("metrics", Metrics | None, "an mp.Metrics(port=…)"),
     ("dashboard", bool | Dashboard, "True or an mp.Dashboard(port=…)"),

@@ -11,6 +11,7 @@ from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
 from malstrom_py.errors import InternalError
 from malstrom_py.snapshot.checkpointer import Checkpointer
+from malstrom_py.state.memory import State
 from malstrom_py.workers.coordinator.sink_commits import pre_committed
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, States, initial_states
@@ -56,6 +57,7 @@ class WorkerHost:
         clock: Clock,
         wake: threading.Event,
         checks: bool = False,
+        state: State | None = None,
         checkpointer: Checkpointer | None = None,
         streams: Transport | None = None,
         warned: set[str] | None = None,
@@ -70,6 +72,7 @@ class WorkerHost:
         self._clock = clock
         self._wake = wake
         self._checks = checks
+        self._state = state
         self._checkpointer = checkpointer
         self._streams = streams
         self._warned = set[str]() if warned is None else warned
@@ -113,6 +116,7 @@ class WorkerHost:
             codec=Codec(self._plan.types),
             tracked=self._checkpointer is not None,
             checks=self._checks,
+            state=self._state,
             wake=self._wake,
             keys_per_chunk=self._keys_per_chunk,
         )

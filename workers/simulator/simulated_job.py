@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
+from malstrom_py.state.memory import State
 from malstrom_py.workers.coordinator.recovery import SnapshotUse
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.reports.event_log import EventLog
@@ -52,6 +53,7 @@ class SimulatedJob:
     coverage: Coverage = field(default_factory=Coverage)
     events: EventLog = field(default_factory=EventLog)
     checks: bool = False
+    state: State | None = None
     snapshot_use: SnapshotUse | None = None
     rescales: list[ScheduledRescale] = field(default_factory=list)
     crashes: list[ScheduledCrash] = field(default_factory=list)

@@ -39,6 +39,7 @@ class SimulatedWorkers(LocalWorkers):
             job.clock,
             job.batching,
             checks=job.checks,
+            state=job.state,
             incarnation=job.incarnation,
             keys_per_chunk=job.schedule.keys_per_chunk(),
         )

@@ -162,6 +162,7 @@ class Simulation:
             self._options.batch or batching,
             events=commands.events,
             checks=self._options.checks,
+            state=self._options.state,
             snapshot_use=snapshot_use,
             rescales=rescales,
             crashes=chance.crashes(self._crashes, kept=snapshot_use is not None),

@@ -21,7 +21,7 @@ from malstrom_py.testing.laws.output_laws import (
     no_mutation,
 )
 from malstrom_py.testing.laws.scenario import Broken, Scenario, StepUnderTest
-from malstrom_py.testing.laws.state_laws import deltas, installed, migration, round_trip, scale, snapshot
+from malstrom_py.testing.laws.state_laws import deltas, installed, migration, on_disk, round_trip, scale, snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ LAWS: Final = (
     Law("key kept", "the outputs of a record have its key", key_kept),
     Law("batch-split invariance", "any cutting of the input into batches gives the same output per key", batch_split),
     Law("key isolation", "the output of a key depends on the records of that key only", key_isolation),
+    Law("disk invariance", "state that was put on disk and brought back gives the same output", on_disk),
     Law("migration invariance", "moving a key (Interrogate, Collect, Acquire) does not change the output", migration),
     Law("snapshot invariance", "a step restored from a barrier gives the same output", snapshot),
     Law("scale invariance", "the persisted state of N instances restores on M", scale),

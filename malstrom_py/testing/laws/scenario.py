@@ -192,17 +192,18 @@ class _Unencoded(OperatorTester):
 
 @dataclass(frozen=True)
 class StepUnderTest:
-    """The step that laws check, and the form of its input streams."""
+    """The step that laws check, and the form of its input streams. ``on_disk``: all its state is put on disk."""
 
     factory: StreamFactory
     keyed: bool = False
     timed: bool = False
     inputs: int = 1
     types: tuple[type, ...] = ()
+    on_disk: bool = False
 
     def build(self, clock: VirtualClock | None = None, *, watched: bool = False) -> OperatorTester:
         """Call the factory for a new instance; instances share only what the factory shares."""
-        return _Unencoded(
+        made = _Unencoded(
             self.factory,
             keyed=self.keyed,
             timed=self.timed,
@@ -211,6 +212,7 @@ class StepUnderTest:
             clock=clock,
             checks=watched,
         )
+        return made.keep_on_disk() if self.on_disk else made
 
     @cached_property
     def kinds(self) -> frozenset[str]:

@@ -13,7 +13,7 @@ that receives a slot has passed the epoch of the cut, and no later one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -81,6 +81,23 @@ def _sent(codec: Codec, step: str, row: list[Any]) -> list[Any]:
 
 def _until(state: KeyedState, key: Any) -> int | None:
     return None if state.expiry is None else state.expiry.until.get(key)
+
+
+def on_disk(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:
+    """Check that a step gives the same output if its state is on disk between any two batches, or events."""
+    if not subject.keyed:
+        return False
+    expected = baseline(subject, scenario, cuts=scenario.cuts)
+    play = ScenarioRun(replace(subject, on_disk=True), scenario, cuts=scenario.cuts)
+    instance, held = play.build(), False
+    try:
+        for delivery in scenario.deliveries(0, len(scenario.atoms), scenario.cuts):
+            play.take(delivery, [instance])
+            held = held or any(state.cold is not None for state in instance.states.values())
+    except MalstromError as error:
+        raise broken.because(error, {}) from error
+    broken.unless_same(expected, play.trace, {}, where="with all state in memory")
+    return held
 
 
 def snapshot(subject: StepUnderTest, scenario: Scenario, broken: Broken) -> bool:

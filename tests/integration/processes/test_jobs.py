@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,31 @@ def test_s6_workers_that_survive_keep_their_processes(tidy: None, tmp_path: Path
     assert before - set(worker_pids()) == {killed}
     assert len(worker_pids()) == 3
     handle.stop()
+
+
+def counted_with_ballast(key: int, n: int, state: tuple[int, str]) -> tuple[tuple[int, int], tuple[int, str]]:
+    return (key, state[0] + 1), (state[0] + 1, "x" * 500)
+
+
+def test_state_on_disk_is_exact_after_a_rescale_and_a_kill(tidy: None, tmp_path: Path) -> None:
+    job, out = mp.Job("on-disk-of-processes"), tmp_path / "out"
+    source = sources.Generator(lambda part, start: iter(range(start, 15_000)), parts=4)
+    keys = job.source("in", source).key_by("key", lambda n: n % 5_000)
+    counted = keys.stateful_map("count", counted_with_ballast, default=lambda: (0, ""))
+    counted.sink("out", sinks.Files(out, format="json"))
+    disk = tmp_path / "disk"
+    runtime = mp.Processes(2, state=mp.State("1MB", disk), snapshots=mp.Snapshots(tmp_path / "kept", interval_s=0.2))
+    handle = runtime.start(job)
+    until(lambda: any(worker.state_on_disk for worker in handle.metrics().workers))
+    handle.rescale(3)
+    handle.snapshot()
+    os.kill(max(worker_pids()), signal.SIGKILL)
+    handle.wait(timeout_s=PATIENCE_S)
+    counts = Counter(
+        tuple(json.loads(line)["value"]) for file in out.glob("*.json") for line in file.read_text().splitlines()
+    )
+    assert counts == Counter((key, count) for key in range(5_000) for count in range(1, 13))
+    assert list(disk.iterdir()) == []
 
 
 def test_without_snapshots_a_death_ends_the_job(tidy: None) -> None:

@@ -42,7 +42,7 @@ class ChainWatch:
     def made(self, right: Watch, state: KeyedState, barrier: Any, *, remark: bytes = b"") -> bytes:
         """A step writes its state, or what has changed of it."""
         if state.tracked and isinstance(barrier.backend, SnapshotCapture):
-            self._at_barrier.setdefault(barrier.backend, {})[state.step] = (state.snapshot(), state._codec)
+            self._at_barrier.setdefault(barrier.backend, {})[state.step] = (state.snapshot(), state.codec)
         made: bytes = right(state, barrier, remark=remark)
         return made
 

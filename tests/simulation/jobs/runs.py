@@ -11,6 +11,9 @@ from typing import Literal
 
 import malstrom_py as mp
 from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.state.cold import KeyForm
+from malstrom_py.state.memory import StateMemory
+from malstrom_py.testing.disk import MemoryDisk
 from malstrom_py.workers.reports.result import RunResult
 from tests.simulation.jobs.arrays import arrays_watched
 from tests.simulation.jobs.chain_watch import chains_watched
@@ -33,7 +36,40 @@ class Ran:
 Runtime = Callable[[Case, int], Ran]
 
 
-def run_case(case: Case, seed: int) -> Ran:
+class OnDisk(mp.State):
+    """Lets a worker put state on disk between any two batches; each time as much of it as chance has it."""
+
+    def __init__(self, seed: int, hits: Counter[str]) -> None:
+        object.__setattr__(self, "_chance", random.Random(f"on disk {seed}"))
+        object.__setattr__(self, "_hits", hits)
+
+    def opened(self, form: KeyForm) -> StateMemory:
+        limit: int = self._chance.choice([0, 0, 2_000])  # type: ignore[attr-defined]
+        return StateMemory(limit, lambda: CountedDisk(self._hits), form)  # type: ignore[attr-defined]
+
+
+class CountedDisk(MemoryDisk):
+    """Counts in ``hits`` what happens to it."""
+
+    def __init__(self, hits: Counter[str]) -> None:
+        super().__init__()
+        self._hits = hits
+
+    def get(self, keys: list[bytes]) -> list[bytes | None]:
+        found = super().get(keys)
+        self._hits["state was put on disk and found there"] += len(found) - found.count(None)
+        return found
+
+
+def run_on_disk(case: Case, seed: int) -> Ran:
+    """Do as `run_case`, with state on disk."""
+    hits = Counter[str]()
+    ran = run_case(case, seed, state=OnDisk(seed, hits))
+    ran.hits.update(hits)
+    return ran
+
+
+def run_case(case: Case, seed: int, *, state: mp.State | None = None) -> Ran:
     """Run ``case`` on the schedule of ``seed``, with rescales and crashes, and in every other case with snapshots."""
     rng = random.Random(f"schedule {seed}")
     # All sinks here are reset with the job, so that it may crash with any of them.
@@ -42,7 +78,7 @@ def run_case(case: Case, seed: int) -> Ran:
     if snapshots:
         crashes = rng.choice([0, 1, 1, 2])
     job = case.job(slow_s=slow(seed), kept=bool(snapshots))
-    simulation = mp.Simulation(workers, seed=seed, crashes=crashes, clock=case.clock, snapshots=snapshots)
+    simulation = mp.Simulation(workers, seed=seed, crashes=crashes, clock=case.clock, snapshots=snapshots, state=state)
     with protocol_watched(case.seen.broken), chains_watched(case.seen.broken), arrays_watched(case.seen.hit):
         result = simulation.run(job)
     # The counts of runs that restarted from a snapshot are not kept.

@@ -106,18 +106,18 @@ def changes(*noted: str) -> Changes:
     """Tracked from the committed snapshot "s1", with what was ``noted`` since."""
     made = Changes(lambda keys: [0] * len(keys))
     made.written("s1", None, None)
-    made.note(noted, range(10))
+    made.note(noted, lambda: 10)
     return made
 
 
 def test_a_set_that_would_grow_beyond_what_is_held_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("malstrom_py.state.change_log.SPARE", 5)
     made = changes()
-    made.note(range(9), range(2))
+    made.note(range(9), lambda: 2)
     assert made.due("s1") == set(range(9))
-    made.note(range(9, 10), range(2))
+    made.note(range(9, 10), lambda: 2)
     assert made.due("s1") is None
-    made.note("a", range(2))  # nothing is noted now
+    made.note("a", lambda: 2)  # nothing is noted now
     made.written("s2", "s1", None)
     assert made.due("s2") == set()
 

@@ -94,6 +94,7 @@ def test_a_keyword_wins_over_the_options() -> None:
         ({"dashboard": mp.Metrics()}, r"dashboard must be True or an mp.Dashboard\(port=…\), got Metrics"),
         ({"dashboard": None}, r"dashboard must be True or an mp.Dashboard\(port=…\), got NoneType"),
         ({"autoscale": 4}, r"autoscale must be an mp.Autoscale\(min=…, max=…\), got int"),
+        ({"state": "4GB"}, r'state must be an mp.State\("4GB"\), got str'),
         ({"redact_errors": "yes"}, "redact_errors must be True or False, got 'yes'"),
     ],
 )

@@ -1,0 +1,259 @@
+"""How much keyed state a worker keeps in memory; the states that were not used for longest go to disk.
+
+Rules. A batch's keys are brought into memory before the step takes the batch, all with one look-up, so a step works as
+if all state were in memory. Between two batches states are in memory for as many bytes as allowed. A state that was
+used since the hand of the clock last passed it stays for one more round (CLOCK; Corbató, 1968).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from operator import attrgetter
+from pathlib import Path
+from sys import getsizeof
+from tempfile import gettempdir
+from typing import TYPE_CHECKING, Any, Final
+
+from malstrom_py.errors import PlanError, shown
+from malstrom_py.state.cold import ColdStates, KeyForm, can_be_cold
+from malstrom_py.state.disk import Disk, RocksDisk, opened_once, require_rocksdb
+from malstrom_py.state.group_index import listed_keys
+from malstrom_py.state.many_values import ManyValues, Values
+
+if TYPE_CHECKING:
+    from malstrom_py.state.keyed_state import KeyedState
+
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+LEAST: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How much keyed state each worker keeps in memory: ``memory``, bytes or a text such as "4GB"; the rest is on disk.
+
+    The bytes are those of the states and keys as Python objects, estimated by samples. ``folder``: where, on a disk of
+    the worker's machine; None: the folder for temporary files. It is empty after the job. The package ``rocksdict`` is
+    needed: the extra ``state``.
+
+    Raises:
+        PlanError: an option is wrong, or the package is missing.
+
+    >>> State("1.5GB").memory_bytes, State(1 << 20).memory_bytes
+    (1610612736, 1048576)
+    """
+
+    memory: int | str
+    folder: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes < LEAST:
+            raise PlanError(f"mp.State(memory={self.memory!r}): a worker needs 1 MB at least")
+        if self.folder is not None and not isinstance(self.folder, str | Path):
+            raise PlanError(f"mp.State(folder=…) must be a path, got {shown(self.folder)}")
+        require_rocksdb()
+
+    @property
+    def memory_bytes(self) -> int:
+        """``memory`` in bytes; a kB has 1,024."""
+        if type(self.memory) is int:
+            return self.memory
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) *([kmgt]?)i?b?", str(self.memory).strip().lower())
+        if found is None or not isinstance(self.memory, str):
+            raise PlanError(f'mp.State(memory=…) must be bytes, or a text such as "4GB", got {shown(self.memory)}')
+        return int(float(found[1]) * _UNITS[found[2]])
+
+    def opened(self, form: KeyForm) -> StateMemory:
+        """Return the memory of one worker. ``form``: see `ColdStates`."""
+        folder = Path(gettempdir() if self.folder is None else self.folder)
+        return StateMemory(self.memory_bytes, lambda: RocksDisk(folder), form)
+
+
+class StateMemory:
+    """The memory of the states of one worker: ``limit`` bytes; more are on ``disk``, which is opened when needed."""
+
+    def __init__(self, limit: int, disk: Callable[[], Disk], form: KeyForm) -> None:
+        self.limit = limit
+        self._opened: list[Disk] = []
+        self._disk = opened_once(lambda: self._noted(disk()))
+        self._form = form
+        self._parts: list[StepMemory] = []
+
+    def _noted(self, disk: Disk) -> Disk:
+        self._opened.append(disk)
+        return disk
+
+    def keep(self, state: KeyedState) -> StepMemory:
+        """Let the state of a step be part of this memory."""
+        prefix = len(self._parts).to_bytes(2, "big")
+        part = StepMemory(self, state, ColdStates(self._disk, prefix, state.codec, state.step, self._form))
+        self._parts.append(part)
+        return part
+
+    def settle(self) -> None:
+        """Put states on disk until the rest has room. Call it between two batches."""
+        for part in self._parts:
+            if part.is_unsure:
+                part.measured()
+        if self.bytes_in_memory <= self.limit:
+            return
+        excess = sum(part.measured() for part in self._parts) - self.limit
+        for part in sorted(self._parts, key=attrgetter("bytes_most"), reverse=True):
+            if excess <= 0:
+                return
+            excess -= part.put_away(excess + self.limit // _SPARE)
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """About how many bytes the states in memory take."""
+        return sum(part.bytes_most for part in self._parts)
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """How many bytes the keys and states on disk have."""
+        return sum(part.cold.bytes for part in self._parts)
+
+    def close(self) -> None:
+        """Forget what is on disk."""
+        for disk in self._opened:
+            disk.close()
+
+
+_SPARE: Final = 64
+"""Such a part of memory is made free together with what is needed."""
+
+_SURE_ROWS: Final = 1 << 20
+"""After so many rows states are measured again; at first after few."""
+
+_SAMPLE: Final = 8
+_SAMPLED_BYTES: Final = 1 << 16
+_PIECE: Final = 1024
+
+_OF_KEY: Final = 100
+"""About so many bytes the dict needs for an entry; arrays need less."""
+
+
+class StepMemory:
+    """The states of one step that are in memory, of which `put_away` puts some among those on disk, ``cold``."""
+
+    def __init__(self, all_steps: StateMemory, state: KeyedState, cold: ColdStates) -> None:
+        self.settle = all_steps.settle
+        self._state = state
+        self.cold = cold
+        self._used: set[Any] = set()  # since the hand has passed them
+        self._hand: Iterator[Sequence[Any]] = iter(())
+        self._measured = 0  # states
+        self._each = 0  # bytes
+        self._came = 0  # rows, since
+        self._again = 1
+
+    @property
+    def bytes_most(self) -> int:
+        """How many bytes the states take at most, if each row adds as much as one state has."""
+        return (self._measured + self._came) * self._each
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether so many rows have come that states may be larger than they were."""
+        return self._came >= self._again
+
+    def measured(self) -> int:
+        """Count the states, measure some of them, and return their bytes."""
+        self._again = min(2 * self._again, _SURE_ROWS)
+        values = self._state.values
+        self._measured, self._came = len(values), 0
+        if isinstance(values, ManyValues):
+            keys, size = self._state.sampled_bytes(2 * _SAMPLE, _SAMPLED_BYTES)
+        else:
+            some = list(islice(values, _SAMPLE))
+            some += islice(reversed(values), min(_SAMPLE, len(values) - len(some)))
+            keys, size = len(some), sum(map(footprint, chain(some, map(values.get, some))))
+        if keys:
+            self._each = _OF_KEY + size // keys
+        return self._measured * self._each
+
+    def came(self, rows: int) -> None:
+        """Note that the step gets ``rows``, of keys whose states are all in memory."""
+        self._came += rows
+
+    def bring(self, keys: Iterable[Any]) -> None:
+        """Bring the states of ``keys`` into memory."""
+        wanted = set(keys)
+        self._came += len(wanted)
+        if len(self.cold):
+            self._used |= wanted
+            found, values = self.cold.take(self._state.missing(wanted))
+            if found:
+                self._state.set_values(found, values)
+
+    def put_away(self, size: int) -> int:
+        """Put states of about ``size`` bytes on disk, and return how many bytes they had."""
+        if not self._each:
+            return 0
+        if self._state.tracked:
+            self._state.note_flagged()
+        count, put = -(-size // self._each), 0
+        for chosen in self._unused(count):
+            keys, values = self._state.put_away(chosen)
+            self.cold.put(keys, values)
+            put += len(keys)
+        self._measured -= put
+        return put * self._each
+
+    def _unused(self, count: int) -> Iterator[list[Any]]:
+        """Yield ``count`` keys, in pieces, that were not used since the hand passed them; fewer if no more can go."""
+        rounds = 0
+        while count > 0:
+            piece = next(self._hand, None)
+            if piece is None:
+                if rounds == 2:  # all others cannot be put on disk
+                    return
+                rounds += 1
+                self._used.difference_update(self._state.missing(self._used))
+                self._hand = _in_pieces(self._state.values)
+                continue
+            chosen = [key for key in piece if key not in self._used and can_be_cold(key)]
+            self._used.difference_update(piece)
+            if len(chosen) > count:
+                chosen, rest = chosen[:count], chosen[count:]
+                self._hand = chain([rest], self._hand)
+            count -= len(chosen)
+            if chosen:
+                yield chosen
+
+
+def _in_pieces(values: Values) -> Iterator[Sequence[Any]]:
+    """Yield the keys that have a value now."""
+    if isinstance(values, ManyValues) and values.in_arrays:
+        column = values.key_column()
+        yield from (listed_keys(column.slice(start, _PIECE)) for start in range(0, len(column), _PIECE))
+    else:
+        keys = list(values)
+        yield from (keys[start : start + _PIECE] for start in range(0, len(keys), _PIECE))
+
+
+def footprint(value: Any, depth: int = 4) -> int:
+    """Return about how many bytes of memory ``value`` takes with all that it holds: of long ones from some items.
+
+    >>> footprint([1.5] * 1000) > footprint([1.5] * 10) > footprint(1.5)
+    True
+    """
+    size = getsizeof(value, 64)
+    if depth == 0:
+        return size
+    if isinstance(value, Mapping):
+        # Names of fields are the same objects in all states.
+        names = 0 if all(type(name) is str for name in islice(value, 4)) else _held(value.keys(), depth)
+        return size + names + _held(value.values(), depth)
+    if isinstance(value, list | tuple | set | frozenset):
+        return size + _held(value, depth)
+    fields = getattr(value, "__dict__", None)
+    return size if fields is None else size + footprint(fields, depth - 1)
+
+
+def _held(values: Collection[Any], depth: int) -> int:
+    some = [footprint(one, depth - 1) for one in islice(values, _SAMPLE)]
+    return sum(some) * len(values) // len(some) if some else 0

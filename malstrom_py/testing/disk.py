@@ -1,0 +1,34 @@
+"""A disk for state in tests: a dict, so that a run is the same each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from malstrom_py.state.disk import Written
+
+
+class MemoryDisk:
+    """A `Disk` in memory.
+
+    >>> disk = MemoryDisk()
+    >>> disk.write([(b"b1", b"one"), (b"b2", b"two"), (b"c1", b"three")], [b"a"])
+    >>> disk.get([b"b1", b"d"]), list(disk.scan(b"b"))
+    ([b'one', None], [(b'b1', b'one'), (b'b2', b'two')])
+    """
+
+    def __init__(self) -> None:
+        self._stored: dict[bytes, bytes] = {}
+
+    def get(self, keys: list[bytes]) -> list[bytes | None]:
+        return list(map(self._stored.get, keys))
+
+    def write(self, put: Written, dropped: Sequence[bytes] = ()) -> None:
+        self._stored.update(put)
+        for key in dropped:
+            self._stored.pop(key, None)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted(entry for entry in self._stored.items() if entry[0].startswith(prefix)))
+
+    def close(self) -> None:
+        self._stored.clear()

@@ -1,0 +1,137 @@
+"""How much state is in memory: what is counted, and what goes to disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from malstrom_py.codec import Codec
+from malstrom_py.errors import PlanError
+from malstrom_py.rescale.keys.key_hash import encode_key
+from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.state.memory import State, StateMemory, footprint
+from malstrom_py.testing.disk import MemoryDisk
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [("4GB", 4 << 30), ("1.5 MiB", 3 << 19), ("2048k", 2 << 20), (" 3m ", 3 << 20), (1 << 20, 1 << 20)],
+)
+def test_memory_is_bytes_or_a_text(memory: int | str, expected: int) -> None:
+    assert State(memory).memory_bytes == expected
+
+
+@pytest.mark.parametrize("memory", ["much", "4 GB of it", "-4GB", "", 1000, True, None, 1.5e9])
+def test_other_memory_is_refused(memory: Any) -> None:
+    with pytest.raises(PlanError, match=r"mp\.State\(memory="):
+        State(memory)
+
+
+def test_a_folder_is_a_path() -> None:
+    with pytest.raises(PlanError, match="must be a path"):
+        State("4GB", folder=7)  # type: ignore[arg-type]
+
+
+def kept(limit: int) -> tuple[KeyedState, StateMemory]:
+    state, memory = KeyedState("step", Codec()), StateMemory(limit, MemoryDisk, encode_key)
+    state.memory = memory.keep(state)
+    return state, memory
+
+
+def added(state: KeyedState, keys: Any) -> None:
+    """A batch of ``keys``, each of which gets a state."""
+    keys = list(keys)
+    state.bring(keys)
+    for key in keys:
+        state.values[key] = ["state of", key]
+    state.settle()
+
+
+def test_states_are_in_memory_while_there_is_room_and_each_is_in_one_place() -> None:
+    state, memory = kept(100_000)
+    for start in range(0, 4_000, 50):
+        added(state, range(start, start + 50))
+        assert memory.bytes_in_memory < 102_000 + 50 * 400
+    assert state.count == 4_000 > 10 * len(state.values) > 1_000
+    assert sorted(state.with_values()) == list(range(4_000))
+    assert state.values_of([3_999, 7, 5_000]) == [["state of", 3_999], ["state of", 7], None]
+    assert memory.bytes_on_disk > 0
+    memory.close()
+
+
+def test_keys_that_batches_have_stay_in_memory() -> None:
+    state, _ = kept(100_000)
+    often = list(range(20))
+    for start in range(1_000, 9_000, 50):
+        added(state, [*often, *range(start, start + 50)])
+    assert set(often) <= state.values.keys()
+
+
+def test_equal_keys_are_one_key_wherever_it_is() -> None:
+    state, _ = kept(0)
+    added(state, [1, "1", ("a", 2)])
+    assert not state.values
+    state.bring([True, ("a", 2.0)])
+    assert state.values == {True: ["state of", 1], ("a", 2): ["state of", ("a", 2)]}
+    assert state.count == 3
+
+
+@dataclass(frozen=True)
+class Own:
+    name: str
+
+
+def test_keys_whose_form_others_may_share_stay_in_memory() -> None:
+    state, _ = kept(0)
+    keys = [Own("a"), 1 << 70, 0.5, ("b", 1 << 64)]
+    added(state, keys)
+    assert list(state.values) == keys
+
+
+def test_a_state_that_is_dropped_is_dropped_on_disk() -> None:
+    state, memory = kept(0)
+    added(state, range(10))
+    state.drop_values([3, 4])
+    state.bring([5])
+    del state.values[5]
+    assert (state.count, state.values_of([3, 4, 5, 6])) == (7, [None, None, None, ["state of", 6]])
+    state.drop_values(list(range(10)))
+    assert (state.count, memory.bytes_on_disk, state.cold) == (0, 0, None)
+
+
+def test_all_values_are_one_mapping() -> None:
+    state, _ = kept(0)
+    added(state, range(3))
+    state.values["new"] = "in memory"
+    whole: Any = state.whole()
+    assert len(whole) == 4
+    expected: dict[Any, Any] = {"new": "in memory", **{n: ["state of", n] for n in range(3)}}
+    assert dict(whole.items()) == expected
+    whole[1] = "changed"
+    del whole[2]
+    assert sorted(whole, key=str) == [0, 1, "new"]
+    assert whole.get(2) is None
+    assert whole[1] == "changed"
+    state.settle()
+    assert state.values_of([0, 1, 2, "new"]) == [["state of", 0], "changed", None, "in memory"]
+
+
+def test_each_key_comes_once_although_states_go_to_disk_meanwhile() -> None:
+    state, _ = kept(0)
+    added(state, range(2_000))
+    state.bring(range(1_000))
+    seen = []
+    for key in state.whole():
+        seen.append(key)
+        if len(seen) % 300 == 0:
+            state.settle()
+    assert sorted(seen) == list(range(2_000))
+
+
+def test_what_a_value_holds_is_counted() -> None:
+    small, large = {"a": [1.5, "x"]}, {"a": [1.5, "x" * 10_000]}
+    assert footprint(large) - footprint(small) == 9_999
+    assert footprint(Own("x" * 500)) > 500
+    assert footprint(dict.fromkeys(range(1000), "x" * 100)) > 150_000
