@@ -73,6 +73,11 @@ class PartReader:
         """The number of rows of the next poll."""
         return min(self.rows, self.batch_size.rows)
 
+    @property
+    def pace(self) -> int | None:
+        """The number of rows with which another worker may begin; None: with few, as rows were slow here."""
+        return self.rows if self.rows <= self.batch_size.rows else None
+
     def expect(self, rows: int) -> None:
         """Ask for so many ``rows`` in the first poll."""
         self.rows = rows

@@ -380,7 +380,7 @@ class ReadSource(Operator):
             self._close(reader)
         else:
             position = self._take_waiting(part)
-        rows = self._paces.pop(part, None) if reader is None else reader.rows_next
+        rows = self._paces.pop(part, None) if reader is None else reader.pace
         released = PartReleased(self._name(part), {} if rows is None else {self.context.step: rows})
         out.forward(released)
         self._open_more()
