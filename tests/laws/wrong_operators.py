@@ -12,7 +12,16 @@ from functools import partial
 from typing import Any, ClassVar
 
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.messages import MIN_EPOCH, AbsBarrier, DataMessage, Epoch, Interrogate, Rescale, StateMessage
+from malstrom_py.data.messages import (
+    MAX_EPOCH,
+    MIN_EPOCH,
+    AbsBarrier,
+    DataMessage,
+    Epoch,
+    Interrogate,
+    Rescale,
+    StateMessage,
+)
 from malstrom_py.operators.aggregate import Count
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.column_figures import ColumnFigures
@@ -310,6 +319,18 @@ class RestoresOneOnly(WrongState):
     kind = _TakesAll
 
 
+# -- disk invariance --
+
+
+class SendsWhatIsInMemory(Count):
+    """Sends all counts at the end: those that it finds in memory."""
+
+    def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
+        if epoch.time == MAX_EPOCH:
+            out.send(Batch(list(self.state.values.values()), keys=list(self.state.values)))
+        out.forward(epoch)
+
+
 WRONG: list[tuple[str, str, Factory, dict[str, Any]]] = [
     ("determinism", "random", op(lambda: random_values), {}),
     ("determinism", "state in the class", op(CountsInTheClass), {}),
@@ -346,5 +367,6 @@ WRONG: list[tuple[str, str, Factory, dict[str, Any]]] = [
         {"timed": True},
     ),
     ("scale invariance", "restores one only", as_step(RestoresOneOnly), {}),
+    ("disk invariance", "sends what is in memory", as_step(SendsWhatIsInMemory), {}),
 ]
 """Law, name, step, options of ``check_operator``."""

@@ -19,6 +19,7 @@ EVERY = [
     errors.SparkError("Spark has ended or the connection is lost"),
     errors.SnapshotError("the disk is full"),
     errors.FencedError("another start has taken over"),
+    errors.StateError("the disk is full"),
     errors.CodecError("a key of type set", step="a", key=("k", 1), type_name="set"),
     errors.CaptureError("a recording is damaged"),
     errors.ReloadError("its module cannot be imported", step="a"),

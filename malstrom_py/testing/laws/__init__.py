@@ -42,12 +42,12 @@ LAWS: Final = (
     Law("key kept", "the outputs of a record have its key", key_kept),
     Law("batch-split invariance", "any cutting of the input into batches gives the same output per key", batch_split),
     Law("key isolation", "the output of a key depends on the records of that key only", key_isolation),
-    Law("disk invariance", "state that was put on disk and brought back gives the same output", on_disk),
     Law("migration invariance", "moving a key (Interrogate, Collect, Acquire) does not change the output", migration),
     Law("snapshot invariance", "a step restored from a barrier gives the same output", snapshot),
     Law("scale invariance", "the persisted state of N instances restores on M", scale),
     Law("delta invariance", "a full artefact and its deltas are the whole state, at any scale", deltas),
     Law("chain invariance", "a step installed from a chain of artefacts continues as if it had not stopped", installed),
+    Law("disk invariance", "state that was put on disk and brought back gives the same output", on_disk),
     Law("form invariance", "columns, rows and a mix of both give the same output per key", forms),
 )
 """All laws."""
