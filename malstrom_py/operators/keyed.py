@@ -83,6 +83,7 @@ class StatefulOperator(Operator):
     def keep_within(self, memory: StateMemory) -> None:
         """Keep no more state in memory than ``memory`` has room for. Requires `keeps_on_disk`."""
         self.state.memory = memory.keep(self.state)
+        self.state.untried = True  # one that cannot be stored is an error now, not when memory is full
         process = self.on_batch if isinstance(self.on_batch, partial) else weakly(self.on_batch)  # with a ttl one
         self.on_batch = partial(weakly(self._within_memory), process)  # type: ignore[method-assign]  # for this one alone
 

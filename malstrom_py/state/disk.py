@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from malstrom_py.errors import PlanError, StateError, imported
 from malstrom_py.errors.text import describe_error
@@ -25,8 +25,6 @@ else:
 
 Written = Sequence[tuple[bytes, bytes]]
 """Keys, and what is stored for them."""
-
-T = TypeVar("T")
 
 _PREFIX: Final = "malstrom-state-"
 _LOCK: Final = "in-use"
@@ -168,15 +166,3 @@ def _remove_left_over(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(lock)
-
-
-def opened_once(make: Callable[[], T]) -> Callable[[], T]:
-    """Return a function that calls ``make`` the first time, and then returns the same."""
-    made: list[T] = []
-
-    def get() -> T:
-        if not made:
-            made.append(make())
-        return made[0]
-
-    return get

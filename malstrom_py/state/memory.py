@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import PlanError, shown
 from malstrom_py.state.cold import ColdStates, KeyForm, can_be_cold
-from malstrom_py.state.disk import Disk, RocksDisk, opened_once, require_rocksdb
+from malstrom_py.state.disk import Disk, RocksDisk, require_rocksdb
 from malstrom_py.state.group_index import listed_keys
 from malstrom_py.state.many_values import ManyValues, Values
 
@@ -77,19 +77,20 @@ class StateMemory:
 
     def __init__(self, limit: int, disk: Callable[[], Disk], form: KeyForm) -> None:
         self.limit = limit
-        self._opened: list[Disk] = []
-        self._disk = opened_once(lambda: self._noted(disk()))
+        self._open = disk
+        self._disk: Disk | None = None
         self._form = form
         self._parts: list[StepMemory] = []
 
-    def _noted(self, disk: Disk) -> Disk:
-        self._opened.append(disk)
-        return disk
+    def _opened(self) -> Disk:
+        if self._disk is None:
+            self._disk = self._open()
+        return self._disk
 
     def keep(self, state: KeyedState) -> StepMemory:
         """Let the state of a step be part of this memory."""
         prefix = len(self._parts).to_bytes(2, "big")
-        part = StepMemory(self, state, ColdStates(self._disk, prefix, state.codec, state.step, self._form))
+        part = StepMemory(self, state, ColdStates(self._opened, prefix, state.codec, state.step, self._form))
         self._parts.append(part)
         return part
 
@@ -118,8 +119,8 @@ class StateMemory:
 
     def close(self) -> None:
         """Forget what is on disk."""
-        for disk in self._opened:
-            disk.close()
+        if self._disk is not None:
+            self._disk.close()
 
 
 _SPARE: Final = 64
@@ -149,6 +150,7 @@ class StepMemory:
         self._each = 0  # bytes
         self._came = 0  # rows, since
         self._again = 1
+        self._stuck = 0  # states when the last were found that cannot be put on disk
 
     @property
     def bytes_most(self) -> int:
@@ -191,7 +193,7 @@ class StepMemory:
 
     def put_away(self, size: int) -> int:
         """Put states of about ``size`` bytes on disk, and return how many bytes they had."""
-        if not self._each:
+        if not self._each or self._measured < 2 * self._stuck:  # to look for others costs a look at each key
             return 0
         if self._state.tracked:
             self._state.note_flagged()
@@ -200,6 +202,7 @@ class StepMemory:
             keys, values = self._state.put_away(chosen)
             self.cold.put(keys, values)
             put += len(keys)
+        self._stuck = 0 if put else self._measured
         self._measured -= put
         return put * self._each
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from malstrom_py.codec import Codec
-from malstrom_py.errors import PlanError
+from malstrom_py.errors import CodecError, PlanError
+from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.keys.key_hash import encode_key
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.state.memory import State, StateMemory, footprint
+from malstrom_py.testing import OperatorTester
 from malstrom_py.testing.disk import MemoryDisk
 
 
@@ -88,6 +90,30 @@ def test_keys_whose_form_others_may_share_stay_in_memory() -> None:
     keys = [Own("a"), 1 << 70, 0.5, ("b", 1 << 64)]
     added(state, keys)
     assert list(state.values) == keys
+
+
+def test_keys_that_cannot_be_on_disk_are_not_looked_at_for_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, _ = kept(1_000)
+    looked: list[Any] = []
+
+    def can_be_cold(key: Any) -> bool:
+        looked.append(key)
+        return False
+
+    monkeypatch.setattr("malstrom_py.state.memory.can_be_cold", can_be_cold)
+    for number in range(1_000):
+        added(state, [number + 0.5])
+    assert len(looked) < 10 * 1_000
+
+
+def test_a_state_that_cannot_be_stored_is_an_error_while_there_is_room() -> None:
+    tester = OperatorTester(
+        lambda stream: stream.stateful_map("keep", lambda key, n, state: (n, object())), keyed=True, checks=False
+    )
+    (operator,) = (one for one in tester._runner.operators.values() if isinstance(one, StatefulOperator))
+    operator.keep_within(StateMemory(1 << 30, MemoryDisk, encode_key))
+    with pytest.raises(CodecError, match="step 'keep'"):
+        tester.send_local([("a", 1)]).step()
 
 
 def test_a_state_that_is_dropped_is_dropped_on_disk() -> None:
