@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from malstrom_py.workers.processes.worker_process import FORKS
+from malstrom_py.workers.runtime import job_thread
 from tests.integration.processes.worker_pids import worker_pids
 from tests.integration.ray.leftovers import check_nothing_left, things, until
 
@@ -17,5 +18,8 @@ def tidy() -> Iterator[None]:
     FORKS.warm_up()
     before = things(with_ray=False)
     yield
-    until(lambda: not worker_pids())
-    check_nothing_left(before, with_ray=False)
+    try:
+        until(lambda: not worker_pids())
+        check_nothing_left(before, with_ray=False)
+    finally:
+        job_thread._leave_all()  # a job that a failed test has left would fail the next ones

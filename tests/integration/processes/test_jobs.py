@@ -18,6 +18,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import OperatorError, PeerError, PlanError
+from malstrom_py.workers.remote import remote_workers
 from tests.integration.processes.worker_pids import children_of, worker_pids
 from tests.integration.ray.chaos import chaotic, check, ravage
 from tests.integration.ray.chaos_ends import rows_in
@@ -54,7 +55,10 @@ def test_s6_state_and_files_are_exact_after_kills(tidy: None, tmp_path: Path) ->
     assert set(hits) - {"a worker that was leaving"} == {"WorkerActor", "WorkerActor in a rescale"}
 
 
-def test_s6_workers_that_survive_keep_their_processes(tidy: None, tmp_path: Path) -> None:
+def test_s6_workers_that_survive_keep_their_processes(
+    tidy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_workers, "GO_BACK_S", PATIENCE_S)  # a worker that takes longer is replaced
     job, out = mp.Job("surviving-processes"), sinks.Memory()
     source = sources.Generator(lambda part, start: iter(range(start, 1 << 60)), parts=3)
     job.source("in", source).key_by("key", lambda n: n % 7).count("n").filter("few", lambda n: n < 0).sink("out", out)
