@@ -130,6 +130,13 @@ class ColdStates:
         """Return each key that is here at the time of the call with its state."""
         return chain.from_iterable(map(self._items_of, self._pieces()))
 
+    def due(self, reached: int, due_at: Callable[[Any, Any], int | None]) -> Iterator[list[Any]]:
+        """Yield the keys here whose ``due_at(key, state)`` is at most ``reached``, in pieces."""
+        for stored in self._pieces():
+            times = ((key, due_at(key, state)) for key, state in self._items_of(stored))
+            if keys := [key for key, time in times if time is not None and time <= reached]:
+                yield keys
+
     def _pieces(self) -> Iterator[list[bytes]]:
         found = self._disk().scan(self._prefix) if self._count else iter(())
         return iter(lambda: [stored for _, stored in islice(found, _TOGETHER)], [])

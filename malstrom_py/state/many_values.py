@@ -258,16 +258,17 @@ class StepValues:
     state that a dict gets for a key, of one from arrays or from elsewhere.
 
     ``memory``: what puts some of the states on disk; ``values`` are then those in memory, and all other members are of
-    both.
+    both. ``due_at``: returns when the state of a key is needed although no record comes; None: never.
     """
 
-    __slots__ = ("_patience", "_rows", "arrays", "entering", "memory", "values")
+    __slots__ = ("_patience", "_rows", "arrays", "due_at", "entering", "memory", "values")
 
     def __init__(self) -> None:
         self.values: Values = {}
         self.memory: StepMemory | None = None
         self.arrays: Callable[[], ArrayValues] | None = None
         self.entering: Callable[[Any, Any], Any] | None = None
+        self.due_at: Callable[[Any, Any], int | None] | None = None
         self._rows = 0  # of columns, since values changed between arrays and a dict
         self._patience = 0
 
@@ -329,6 +330,18 @@ class StepValues:
         """Bring the values of ``keys`` into memory."""
         if self.memory is not None:
             self.memory.bring(keys)
+
+    def bring_due(self, reached: int) -> Iterator[list[Any]]:
+        """Bring the keys on disk that are needed at ``reached`` (`due_at`) into memory, in pieces, and yield each.
+
+        Others are put on disk before the next piece.
+        """
+        if self.cold is None or self.due_at is None:
+            return
+        for keys in self.cold.due(reached, self.due_at):
+            self.bring(keys)
+            yield keys
+            self.settle()
 
     def expect(self, rows: int) -> None:
         """Note that ``rows`` come, whose values are all in memory."""
