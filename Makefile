@@ -14,6 +14,7 @@ KILLS ?= 500
 STOPS ?= 0
 SINK ?= files
 STATE_BYTES ?= 0
+STATE_MEMORY ?=
 RUNTIME ?= ray
 
 # Without bytecode on disk, each process compiles all modules again: half of the time of a short command.
@@ -58,7 +59,7 @@ help:
 	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes; STOPS=...,"
 	@echo "                 RUNTIME=processes: workers of a job in processes without Ray"
 	@echo "                 stops some until the job has restarted without them; SINK=postgres: another sink than files;"
-	@echo "                 STATE_BYTES=40000: state so large that it goes ahead of moves"
+	@echo "                 STATE_BYTES=40000: state so large that it goes ahead of moves; and STATE_MEMORY=1MB: of which most is on disk"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
 	@echo "make matrix      jobs of every shape go from 1..$(SIZES) to 1..$(SIZES) workers under traffic (SIZES=...)"
 	@echo "make exhaustive  every interleaving of tiny rescales, $(SECONDS) s for each at most (SECONDS=...)"
@@ -158,7 +159,7 @@ soak: $(VENV)/.dev
 		tests/unit/traced/test_traced_law.py tests/unit/operators/test_compiled_folds.py tests/laws/test_compiled_jobs.py
 
 chaos: $(VENV)/.dev
-	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK) --state-bytes $(STATE_BYTES) --runtime $(RUNTIME)
+	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK) --state-bytes $(STATE_BYTES) --state-memory '$(STATE_MEMORY)' --runtime $(RUNTIME)
 
 mutants: $(VENV)/.dev
 	@$(PY) -m tests.simulation.protocol_model.mutants

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeGuard
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import DeadLetter
 from malstrom_py.data.row_form import getter_of, looked_up, names_of
-from malstrom_py.errors import OperatorError, has_safe_text, shown
+from malstrom_py.errors import OperatorError, StateError, has_safe_text, shown
 from malstrom_py.errors.text import (
     PER_WORKER,
     after,
@@ -144,6 +144,8 @@ class ErrorPolicy:
         """
         try:
             yield
+        except StateError:  # of the disk that the function's states are on
+            raise
         except Exception as error:
             raise self.error(error, function, policy=False) from error
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -75,3 +76,11 @@ def test_jobs_are_exact_with_their_state_on_disk() -> None:
     for seed in range(63_000, 63_030):
         hits += tests.simulation.jobs.runs.run(seed, runtime=tests.simulation.jobs.runs.run_on_disk)[1].hits
     assert hits["state was put on disk and found there"] > 500
+
+
+def test_a_disk_that_fails_is_a_worker_that_is_lost() -> None:
+    hits = Counter[str]()
+    for seed in range(64_000, 64_040):
+        on_failing_disk = partial(tests.simulation.jobs.runs.run_on_disk, failures=2)
+        hits += tests.simulation.jobs.runs.run(seed, runtime=on_failing_disk)[1].hits
+    assert all(hits[f"disk failed: {what}"] for what in ("read", "write"))

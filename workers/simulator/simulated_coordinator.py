@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
-from malstrom_py.errors import InternalError, MalstromError, PeerError, PlanError
+from malstrom_py.errors import InternalError, MalstromError, PeerError, PlanError, StateError
 from malstrom_py.operators.read_source import ReadSource
 from malstrom_py.rescale.load import Weights
 from malstrom_py.rescale.moves.protocol import BarrierPassed, StateChunk
@@ -112,7 +113,8 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         return start
 
     def open(self, pins: Mapping[str, Any] | None = None) -> None:
-        super().open(pins)
+        with self._disks():
+            super().open(pins)
         if self._saving is not None:
             self._saving.has_begun()
             self._coverage.opened(self.group.hosted, self.readers)
@@ -132,7 +134,8 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         if action is None:
             return
         self._digest.update(repr((self._turn, action)).encode())
-        self.act(action)
+        with self._disks():
+            self.act(action)
 
     # What can happen, one by one: for those who want to decide it themselves.
 
@@ -208,6 +211,16 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
     def pass_s(self, duration_s: float) -> None:
         """Let time pass."""
         self._clock.sleep_s(duration_s)
+
+    @contextmanager
+    def _disks(self) -> Iterator[None]:
+        """Lose the worker whose disk fails."""
+        try:
+            yield
+        except StateError:
+            if self._saving is None:
+                raise
+            self.crash("worker")
 
     def crash(self, who: str) -> NoReturn:
         """Lose a worker or the coordinator, as ``who`` says."""

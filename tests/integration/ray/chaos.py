@@ -209,15 +209,18 @@ def ravage(
     stops: int = 0,
     sink: str = "files",
     state_bytes: int = 0,
+    state_memory: str = "",
     runtime: str = "ray",
 ) -> dict[str, int]:
     """Kill ``kills`` times and stop ``stops`` processes, then stop the job, check all its rows, and return the number
-    of each kind. ``runtime``: "ray", or "processes", whose coordinator is this program.
+    of each kind. ``state_memory``: what each worker may keep in memory, "": all. ``runtime``: "ray", or "processes",
+    whose coordinator is this program.
     """
     rng, on_ray = random.Random(seed), runtime == "ray"
     kept: dict[str, Any] = {
         "snapshots": mp.Snapshots(folder / "snapshots", interval_s=0.5),
         "restart": mp.Restart(max_restarts=100_000, backoff_s=0.05, backoff_max_s=0.2),
+        "state": mp.State(state_memory, folder / "disk") if state_memory else None,
     }
     running = mp.RayRuntime(2, num_cpus=0.2, **kept) if on_ray else mp.Processes(2, **kept)
     with ENDS[sink](folder) as end, mock.patch.object(coordinator_watch, "SILENT_S", SILENT_S):
@@ -235,6 +238,7 @@ def ravage(
         result = handle.wait(timeout_s=PATIENCE_S)
         rows = end.rows()
         check(rows)
+    assert not state_memory or not list((folder / "disk").iterdir())
     say(f"{sink}: {len(rows):,} rows, each once; {dict(chaos.hits)}; {result}")
     return dict(chaos.hits)
 
@@ -247,6 +251,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--sink", choices=ENDS, default="files")
     parser.add_argument("--runtime", choices=("ray", "processes"), default="ray")
     parser.add_argument("--state-bytes", type=int, default=0)
+    parser.add_argument("--state-memory", default="")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     chosen: Any = parser.parse_args(arguments)
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as in the tests: see tests/conftest.py
@@ -260,6 +265,7 @@ def main(arguments: list[str] | None = None) -> None:
             stops=chosen.stops,
             sink=chosen.sink,
             state_bytes=chosen.state_bytes,
+            state_memory=chosen.state_memory,
             runtime=chosen.runtime,
         )
 

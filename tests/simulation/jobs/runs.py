@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import malstrom_py as mp
+from malstrom_py.errors import StateError
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state.cold import KeyForm
+from malstrom_py.state.disk import Written
 from malstrom_py.state.memory import StateMemory
 from malstrom_py.testing.disk import MemoryDisk
 from malstrom_py.workers.reports.result import RunResult
@@ -37,34 +39,67 @@ Runtime = Callable[[Case, int], Ran]
 
 
 class OnDisk(mp.State):
-    """Lets a worker put state on disk between any two batches; each time as much of it as chance has it."""
+    """Lets a worker put state on disk between any two batches; each time as much of it as chance has it.
 
-    def __init__(self, seed: int, hits: Counter[str]) -> None:
-        object.__setattr__(self, "_chance", random.Random(f"on disk {seed}"))
-        object.__setattr__(self, "_hits", hits)
+    ``failures``: so many calls of disks fail, each of which is the loss of a worker; some disks are slow then.
+    """
+
+    def __init__(self, seed: int, hits: Counter[str], case: Case, failures: int) -> None:
+        object.__setattr__(self, "_disks", FailingDisks(random.Random(f"on disk {seed}"), hits, case, failures))
 
     def opened(self, form: KeyForm) -> StateMemory:
-        limit: int = self._chance.choice([0, 0, 2_000])  # type: ignore[attr-defined]
-        return StateMemory(limit, lambda: CountedDisk(self._hits), form)  # type: ignore[attr-defined]
+        disks: FailingDisks = self._disks  # type: ignore[attr-defined]
+        return StateMemory(disks.chance.choice([0, 0, 2_000]), lambda: FailingDisk(disks), form)
 
 
-class CountedDisk(MemoryDisk):
-    """Counts in ``hits`` what happens to it."""
+@dataclass
+class FailingDisks:
+    """What the disks of a job have in common."""
 
-    def __init__(self, hits: Counter[str]) -> None:
+    chance: random.Random
+    hits: Counter[str]
+    case: Case
+    failures: int
+
+    def __post_init__(self) -> None:
+        self.slow_s = self.chance.choice([0.0, 0.0, 0.0, 0.01]) if self.failures else 0.0
+
+    def call(self, what: str) -> bool:
+        """Let time pass; return whether this call fails."""
+        if self.slow_s:
+            self.case.clock.sleep_s(self.slow_s)
+        if not self.failures or self.chance.random() > 0.01:
+            return False
+        self.failures -= 1
+        self.hits[f"disk failed: {what}"] += 1
+        return True
+
+
+class FailingDisk(MemoryDisk):
+    """Fails as ``disks`` have it, and counts what happens to it."""
+
+    def __init__(self, disks: FailingDisks) -> None:
         super().__init__()
-        self._hits = hits
+        self._disks = disks
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
+        if self._disks.call("read"):
+            raise StateError("the disk cannot be read")
         found = super().get(keys)
-        self._hits["state was put on disk and found there"] += len(found) - found.count(None)
+        self._disks.hits["state was put on disk and found there"] += len(found) - found.count(None)
         return found
 
+    def write(self, put: Written, dropped: Sequence[bytes] = ()) -> None:
+        if self._disks.call("write"):
+            super().write(put[: len(put) // 2])  # a torn one
+            raise StateError("the disk is full")
+        super().write(put, dropped)
 
-def run_on_disk(case: Case, seed: int) -> Ran:
-    """Do as `run_case`, with state on disk."""
+
+def run_on_disk(case: Case, seed: int, *, failures: int = 0) -> Ran:
+    """Do as `run_case`, with state on disk, of which ``failures`` calls fail if the job has snapshots."""
     hits = Counter[str]()
-    ran = run_case(case, seed, state=OnDisk(seed, hits))
+    ran = run_case(case, seed, state=OnDisk(seed, hits, case, failures if kept(seed) else 0))
     ran.hits.update(hits)
     return ran
 
