@@ -178,7 +178,8 @@ class WorkerMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_d
     cores in use over the last seconds. ``rows_in``: the rows that it has read, or those that have arrived by one
     exchange, the one with the most, if they are more: a row counts once, however many steps take it. ``keys``: with
     state; ``slots``: that it owns. With ``state=mp.State(…)`` ``state_in_memory`` and ``state_on_disk`` are the
-    bytes of the states that may go to disk.
+    bytes of the states that may go to disk; since some are there, ``found_on_disk`` counts the keys of batches whose
+    state was, ``not_on_disk`` the others.
     """
 
     worker: int
@@ -189,6 +190,8 @@ class WorkerMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_d
     rss_bytes: int = 0
     state_in_memory: int = 0
     state_on_disk: int = 0
+    found_on_disk: int = 0
+    not_on_disk: int = 0
     busy_s: float = 0.0
     waiting_s: float = 0.0
     busy: float = 0.0
@@ -461,6 +464,13 @@ def _where(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
             yield {"worker": str(worker.worker), "where": "disk"}, worker.state_on_disk
 
 
+def _lookups(metrics: JobMetrics) -> Iterator[tuple[Labels, float]]:
+    for worker in metrics.workers:
+        if worker.found_on_disk or worker.not_on_disk:
+            yield {"worker": str(worker.worker), "where": "memory"}, worker.not_on_disk
+            yield {"worker": str(worker.worker), "where": "disk"}, worker.found_on_disk
+
+
 STATES: Final = ("running", "rescaling", "recovering", "stopping", "finished", "failed", "stopped")
 """The states of a job."""
 
@@ -523,6 +533,13 @@ METRICS: Final[tuple[Metric, ...]] = (
     _WORKERS.gauge("malstrom_worker_resident_memory_bytes", "Memory of the process of a worker", "rss_bytes"),
     Metric(
         "malstrom_worker_state_bytes", "gauge", "State that may go to disk, by where it is", ("worker", "where"), _where
+    ),
+    Metric(
+        "malstrom_worker_state_lookup_keys",
+        "counter",
+        "Keys of batches since some state is on disk, by where their states were; those of new keys in memory",
+        ("worker", "where"),
+        _lookups,
     ),
     _WORKERS.gauge("malstrom_worker_keys", "Keys with state on a worker", "keys"),
     _WORKERS.gauge("malstrom_worker_slots", "Key groups that a worker owns", "slots"),

@@ -81,6 +81,7 @@ class StateMemory:
         self._disk: Disk | None = None
         self._form = form
         self._parts: list[StepMemory] = []
+        self.found_on_disk = self.not_on_disk = 0
 
     def _opened(self) -> Disk:
         if self._disk is None:
@@ -108,14 +109,19 @@ class StateMemory:
             excess -= part.put_away(excess + self.limit // _SPARE)
 
     @property
+    def figures(self) -> dict[str, int]:
+        """What `WorkerMetrics` say of this memory."""
+        return {
+            "state_in_memory": self.bytes_in_memory,
+            "state_on_disk": sum(part.cold.bytes for part in self._parts),
+            "found_on_disk": self.found_on_disk,
+            "not_on_disk": self.not_on_disk,
+        }
+
+    @property
     def bytes_in_memory(self) -> int:
         """About how many bytes the states in memory take."""
         return sum(part.bytes_most for part in self._parts)
-
-    @property
-    def bytes_on_disk(self) -> int:
-        """How many bytes the keys and states on disk have."""
-        return sum(part.cold.bytes for part in self._parts)
 
     def close(self) -> None:
         """Forget what is on disk."""
@@ -142,6 +148,7 @@ class StepMemory:
 
     def __init__(self, all_steps: StateMemory, state: KeyedState, cold: ColdStates) -> None:
         self.settle = all_steps.settle
+        self._all_steps = all_steps
         self._state = state
         self.cold = cold
         self._used: set[Any] = set()  # since the hand has passed them
@@ -188,6 +195,8 @@ class StepMemory:
         if len(self.cold):
             self._used |= wanted
             found, values = self.cold.take(self._state.missing(wanted))
+            self._all_steps.found_on_disk += len(found)
+            self._all_steps.not_on_disk += len(wanted) - len(found)
             if found:
                 self._state.set_values(found, values)
 

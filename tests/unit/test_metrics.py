@@ -41,7 +41,7 @@ FULL = JobMetrics(
     parts=[PartMetrics("in", "0", 0, rows=3, lag_rows=4, lag_bytes=5, lag_s=1.0)],
     exchanges={"key": ExchangeMetrics(rows=3, bytes=30, backlog=1, waiting_s=0.25)},
     workers=[
-        WorkerMetrics(0, busy_s=1.0, cpu_s=1.5, rss_bytes=1000, state_in_memory=70, state_on_disk=9, keys=2, slots=1024)
+        WorkerMetrics(0, busy_s=1.0, cpu_s=1.5, rss_bytes=1000, state_in_memory=70, found_on_disk=9, keys=2, slots=1024)
     ],
     heavy_keys=[HeavyKey("key", "'UA'", 0.5, 0), HeavyKey("key", "'AA'", 0.25, 0)],
     hot_keys=[HotKey("key", "'UA'", 0.5, 0.9, 0)],

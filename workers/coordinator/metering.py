@@ -331,6 +331,8 @@ def _workers(
             rss_bytes=here.rss_bytes,
             state_in_memory=here.state_in_memory,
             state_on_disk=here.state_on_disk,
+            found_on_disk=here.found_on_disk,
+            not_on_disk=here.not_on_disk,
             busy_s=here.busy_s,
             waiting_s=here.waiting_s,
             busy=share_of(here.busy_s - was.busy_s, over_s),

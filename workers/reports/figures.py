@@ -40,6 +40,8 @@ class WorkerFigures:
     rss_bytes: int = 0
     state_in_memory: int = 0
     state_on_disk: int = 0
+    found_on_disk: int = 0
+    not_on_disk: int = 0
     busy_s: float = 0.0
     waiting_s: float = 0.0
     arrived: Mapping[str, int] = field(default_factory=dict, hash=False)

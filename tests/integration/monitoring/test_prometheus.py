@@ -131,6 +131,7 @@ def test_a_real_prometheus_scrapes_a_job_and_raises_an_alert(
         *("malstrom_rescale_moved_slots_total", "malstrom_job_imbalance_ratio", "malstrom_exchange_hot_keys"),
         *("malstrom_autoscale_decided_rescales_total", "malstrom_autoscale_refused_rescales_total"),
         *("malstrom_autoscale_load_ratio", "malstrom_step_unmatched_rows_total", "malstrom_worker_state_bytes"),
+        "malstrom_worker_state_lookup_keys_total",
     }
     # Half of all rows have one key; the rule waits a second here.
     until(lambda: prometheus.ask('ALERTS{alertname="MalstromHotKey", alertstate="firing"}'), "the alert fires")

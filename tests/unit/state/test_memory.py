@@ -59,7 +59,7 @@ def test_states_are_in_memory_while_there_is_room_and_each_is_in_one_place() -> 
     assert state.count == 4_000 > 10 * len(state.values) > 1_000
     assert sorted(state.with_values()) == list(range(4_000))
     assert state.values_of([3_999, 7, 5_000]) == [["state of", 3_999], ["state of", 7], None]
-    assert memory.bytes_on_disk > 0
+    assert memory.figures["state_on_disk"] > 0
     memory.close()
 
 
@@ -124,7 +124,7 @@ def test_a_state_that_is_dropped_is_dropped_on_disk() -> None:
     del state.values[5]
     assert (state.count, state.values_of([3, 4, 5, 6])) == (7, [None, None, None, ["state of", 6]])
     state.drop_values(list(range(10)))
-    assert (state.count, memory.bytes_on_disk, state.cold) == (0, 0, None)
+    assert (state.count, memory.figures["state_on_disk"], state.cold) == (0, 0, None)
 
 
 def test_all_values_are_one_mapping() -> None:
