@@ -23,6 +23,7 @@ from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.first_rows import NoneWatch
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
 from malstrom_py.operators.logic import CheckedOutput, Output, hooks_of
+from malstrom_py.state.cold import BY_CLOCK
 from malstrom_py.state.many_values import Defaulting
 from malstrom_py.state.timers import Timers
 
@@ -146,7 +147,7 @@ class StatefulOp(StatefulOperator):
     @property
     def dormant(self) -> bool:
         expires = self._expires_by_clock and self.state.count
-        return self._on_schedule is None and not len(self.state.clock_timers) and not expires
+        return self._on_schedule is None and not self.state.has_timers(BY_CLOCK) and not expires
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
         output: Output[Any, Any] = Output()
@@ -316,7 +317,7 @@ class StatefulOp(StatefulOperator):
 
     def _call_timers(self, timers_due: Timers, clock: str, reached: int, output: Output[Any, Any]) -> None:
         states, function = self.state.values, self._on_timer
-        if function is None or not len(timers_due):
+        if function is None:
             return
         expires = self.state.expiry is not None and self._expires_by_clock is (clock == "processing")
         for key, time in self.state.fired(timers_due, reached):
@@ -354,6 +355,8 @@ class StatefulOp(StatefulOperator):
             raise OperatorError(
                 f"step {self.context.step!r} set a timer, but its logic has no on_timer", step=self.context.step
             )
+        if self.state.cold is not None:  # on_epoch may set some of keys on disk
+            self.state.bring(key for key, _, _ in output.timers)
         for key, time, clock in output.timers:
             if clock == "processing":
                 self.state.clock_timers.set(key, self._checked.clock_time(time, self.context.clock.now_s()))

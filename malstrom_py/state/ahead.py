@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from malstrom_py.errors import InternalError, shown
-from malstrom_py.state.artefact import Times
+from malstrom_py.state.entries import Times
 
 
 class SentKeys:

@@ -5,9 +5,7 @@ index and note), an index (slot, entries, length, checksum of each block, slots 
 the blocks. A block is a table of lengths (of key and entry, per entry), then the keys, then the entries. An empty entry
 is a tombstone, in deltas only: the key has been dropped. Numbers are little-endian, checksums are XXH3 of 64 bits.
 
-An entry is the stored form (S8) of the value, whose first byte is 0x10 or more; or, if the key has timers, the byte
-0x01 and the stored form of ``[value, times]``, where the value is None if the key has only timers. A key with timers of
-the runtime's clock, or whose state expires, has the byte 0x02 and ``[value, times, times by the clock, until]``.
+An entry is as `malstrom_py.state.entries` says.
 
 A block may instead hold Arrow columns (`column_image`). An artefact with such a block has version 2: its index also has
 the form of each block (0: rows), and its note is the stored form of a list of the note and the forms.
@@ -43,80 +41,7 @@ from malstrom_py.state.column_image import (
     read_blocks,
     states_of,
 )
-
-_TIMED: Final = b"\x01"
-_DATED: Final = b"\x02"
-
-
-class Times(NamedTuple):
-    """The times of a key: its ``timers``, those ``by_clock`` of the runtime, and ``until`` when its state lasts."""
-
-    timers: Sequence[int] = ()
-    by_clock: Sequence[int] = ()
-    until: int | None = None
-
-
-NO_TIMES: Final = Times()
-
-
-def encoded_entries(
-    codec: Codec, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Times], *, step: str
-) -> list[bytes]:
-    r"""Encode the entries of ``keys``, with their ``values``, and ``times`` of some. `CodecError` names the key of one
-    that cannot be stored.
-
-    >>> encoded_entries(Codec(), ["a", "b"], [7, None], {"b": Times([9])}, step="s")
-    [b'\x10\x07', b'\x01\x10\x92\xc0\x91\t']
-    """
-    if not times:
-        return codec.encode_each_at_rest(values, step=step, keys=keys)
-    held = [times.get(key) for key in keys]
-    forms = [value if found is None else _form(value, found) for value, found in zip(values, held, strict=True)]
-    entries = codec.encode_each_at_rest(forms, step=step, keys=keys)
-    for place, found in enumerate(held):
-        if found is not None:
-            entries[place] = (_DATED if found.by_clock or found.until is not None else _TIMED) + entries[place]
-    return entries
-
-
-def _form(value: Any, times: Times) -> list[Any]:
-    timers, by_clock, until = times
-    if by_clock or until is not None:
-        return [value, list(timers), list(by_clock), until]
-    return [value, list(timers)]
-
-
-def decoded_entries(
-    codec: Codec, keys: Sequence[Any], entries: Sequence[bytes], *, step: str
-) -> tuple[list[Any], dict[Any, Times]]:
-    r"""Decode ``entries``: the values of ``keys``, and the times of those that have some.
-
-    Raises:
-        CodecError: an entry is not valid.
-
-    >>> decoded_entries(Codec(), ["a", "b"], [b"\x10\x07", b"\x01\x10\x92\xc0\x91\t"], step="s")
-    ([7, None], {'b': Times(timers=[9], by_clock=(), until=None)})
-    """
-    timed = [place for place, entry in enumerate(entries) if entry[:1] in (_TIMED, _DATED)]
-    forms = list(entries)
-    for place in timed:
-        forms[place] = entries[place][1:]
-    values = codec.decode_each_at_rest(forms, step=step, keys=keys)
-    times: dict[Any, Times] = {}
-    for place in timed:
-        values[place], times[keys[place]] = _timed(values[place], entries[place][:1], step, keys[place])
-    return values, times
-
-
-def _timed(form: Any, kind: bytes, step: str, key: Any) -> tuple[Any, Times]:
-    if type(form) is list and len(form) == (2 if kind == _TIMED else 4):
-        value, timers, by_clock, until = form if kind == _DATED else [*form, [], None]
-        if type(timers) is list and type(by_clock) is list:
-            found = [*timers, *by_clock, *(() if until is None else (until,))]
-            if set(map(type, found)) == {int}:
-                return value, Times(timers, by_clock or (), until)
-    raise decode_error("it should be a value and times, and is not", step=step, key=key)
-
+from malstrom_py.state.entries import NO_TIMES, Times, decoded_entries
 
 _MAGIC: Final = b"mskeyed"
 _ROWS: Final = b"\x01"

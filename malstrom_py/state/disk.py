@@ -48,8 +48,8 @@ class Disk(Protocol):
         """Store ``put``, and forget the ``dropped`` keys."""
         ...
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield what is stored for the keys with ``prefix`` at the time of the call, in their order."""
+    def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield what is stored for the keys with ``prefix`` at the time of the call, in their order, from ``first``."""
         ...
 
     def close(self) -> None:
@@ -106,9 +106,9 @@ class RocksDisk:
         with _Failing(self._path):
             self._db.write(batch)
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         with _Failing(self._path):
-            return self._entries(self._db.snapshot().items(from_key=prefix), prefix)
+            return self._entries(self._db.snapshot().items(from_key=max(prefix, first)), prefix)
 
     def _entries(self, entries: Iterator[tuple[bytes, bytes]], prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         with _Failing(self._path):

@@ -109,6 +109,14 @@ class Expiry:
             self.until.pop(key, None)
         self.undated.difference_update(keys)
 
+    def put_away(self, keys: Collection[Any]) -> None:
+        """Forget ``keys``, which differ and go to disk: also where a key is while it has records."""
+        self.forget(keys)
+        for there in self._buckets.values():
+            there.difference_update(keys)
+        if len(self._due) > 64 and len(self._due) > 4 * len(self.until):
+            self._due = [(end, key) for end, key in self._due if self.until.get(key) == end]
+
     def expired(self, limit: int) -> list[Any]:
         """Remove and return the keys that live until ``limit`` at most."""
         if self.undated:

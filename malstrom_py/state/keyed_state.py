@@ -8,9 +8,9 @@ noted here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, compress, islice, repeat
+from itertools import compress, islice, repeat
 from operator import is_, is_not
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any
@@ -20,15 +20,12 @@ from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Inter
 from malstrom_py.errors import CodecError, InternalError, SnapshotError, shown
 from malstrom_py.state.ahead import KeptAside, SentKeys
 from malstrom_py.state.artefact import (
-    NO_TIMES,
     NamedRows,
     Opened,
-    Times,
     artefact,
     by_slot,
     column_artefact,
     columns_in,
-    encoded_entries,
     entries_in,
     opened_chain,
     runs_in,
@@ -37,10 +34,10 @@ from malstrom_py.state.artefact import (
 )
 from malstrom_py.state.change_log import Changes, SlotsOf
 from malstrom_py.state.column_image import ColumnImage, states_of, storable
-from malstrom_py.state.expiry import Expiry
+from malstrom_py.state.entries import Times, encoded_entries
 from malstrom_py.state.group_index import NotColumnar, keys_as_column, listed_keys
-from malstrom_py.state.many_values import ManyValues, StepValues
-from malstrom_py.state.timers import Timers
+from malstrom_py.state.many_values import ManyValues
+from malstrom_py.state.timed_values import TimedValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,66 +49,31 @@ Migrate = Callable[[Any, Any], Any]
 """Key and state -> the state with which the job resumes; None drops the key."""
 
 
-class KeyedState(StepValues):
-    """The state of ``step``: its values, and the ``timers`` of keys; ``clock_timers``: those of the runtime's clock, in
-    ms. ``expiry``: until when states last; None: for ever.
+class KeyedState(TimedValues):
+    """The state of ``step``: its values, and the times of keys.
+
     ``untried``: whether `try_first` has yet to check that a state can be stored in a snapshot.
     """
 
     __slots__ = (
         *("_ahead", "_aside", "_changes", "_packed", "_sent"),
-        *("clock_timers", "codec", "expiry", "step", "timers", "untried"),
+        *("codec", "untried"),
         "__weakref__",
     )
 
     def __init__(self, step: str, codec: Codec) -> None:
-        super().__init__()
-        self.step = step
+        super().__init__(step)
         self.codec = codec
         self._changes: Changes | None = None
         self._ahead: AheadOfBarrier | None = None
         self._packed: Sequence[PackedPart] = ()
         self._sent: SentKeys | None = None
         self._aside = KeptAside()
-        self.timers, self.clock_timers = Timers(), Timers()
-        self.expiry: Expiry | None = None
         self.untried = False
-
-    @property
-    def has_times(self) -> bool:
-        return len(self.timers) > 0 or len(self.clock_timers) > 0 or self.expiry is not None
 
     def keys(self) -> set[Any]:
         """Return the keys with state: a value that is not None, or a timer."""
         return {*self.with_values(), *self.timed_keys()}
-
-    def expire(self, limit: int) -> None:
-        """Drop the states that last until ``limit`` at most. Requires `expiry`."""
-        expiry = self._lasting()
-        self.note(expiry.undated)
-        self.end(expiry.expired(limit))
-
-    def _lasting(self) -> Expiry:
-        if self.expiry is None:
-            raise InternalError(f"step {self.step!r}: its state does not expire")
-        return self.expiry
-
-    def end(self, keys: Collection[Any]) -> None:
-        """Drop the states of ``keys``, whose time to live has ended."""
-        self.note(keys)
-        self.drop_values(keys)
-
-    def date(self, key: Any) -> None:
-        """Let the state of ``key``, which a timer has made, last from the next epoch on. Requires `expiry`."""
-        if self.expiry is not None and key not in self.expiry.until:
-            self.expiry.undated.add(key)
-
-    def touch(self, keys: Sequence[Any], times: Sequence[int]) -> None:
-        """Let the states of ``keys`` last from these times on. `note` was called for the keys. Requires `expiry`."""
-        expiry, values = self._lasting(), self.values
-        expiry.touch(keys, times)
-        if len(expiry.until) + len(expiry.undated) != self.count:  # some keys have no state any more
-            expiry.forget([key for key in set(keys) if values.get(key) is None])
 
     @property
     def tracked(self) -> bool:
@@ -266,8 +228,7 @@ class KeyedState(StepValues):
         if self._sent is None or not self._sent.is_of(self.values):
             self._sent = SentKeys(self.values)
             self.timers.stirred = self.clock_timers.stirred = self._sent.changed
-        values = self.values_of(keys)
-        times = self._times_of(keys, values)
+        values, times = self.states_of(keys)
         keys, values = with_state(keys, values, times)
         self._sent.sent(keys)
         return self.codec.encode_states_in_flight(keys, values, times, step=self.step) if keys else None
@@ -430,8 +391,8 @@ class KeyedState(StepValues):
     def snapshot(self) -> bytes:
         """Return all state as a full artefact of one slot, for a step whose keys are on no other worker."""
         keys = self._held()
-        values, codec, step = self.values_of(keys), self.codec, self.step
-        entries = encoded_entries(codec, keys, values, self._times_of(keys, values), step=step)
+        (values, times), codec, step = self.states_of(keys), self.codec, self.step
+        entries = encoded_entries(codec, keys, values, times, step=step)
         rows = (codec.encode_each_at_rest(keys, step=step, keys=keys), entries)
         return artefact({0: rows} if keys else {}, delta=False)
 
@@ -525,42 +486,8 @@ class KeyedState(StepValues):
         woken = list(dict.fromkeys(self.timed_keys()))
         return [*held, *self.without_values(woken)]
 
-    def timed_keys(self) -> Iterator[Any]:
-        """Return the keys with timers; one with timers of both kinds comes twice."""
-        return chain(self.timers.keys(), self.clock_timers.keys())
-
     def _note_timers(self, changes: Changes) -> None:
         self.timers.noted = self.clock_timers.noted = changes.noted
-
-    def _times_of(self, keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Times]:
-        """Return the times of those of ``keys``, with ``values``, that have some. Without a value none lasts."""
-        timers, by_clock = self.timers, self.clock_timers
-        until = {} if self.expiry is None else self.expiry.until
-        if not (len(timers) or len(by_clock) or until):
-            return {}
-        lasting = (None if value is None else until.get(key) for key, value in zip(keys, values, strict=True))
-        times = (
-            (key, Times(timers.times(key), by_clock.times(key), end)) for key, end in zip(keys, lasting, strict=True)
-        )
-        return {key: found for key, found in times if found.timers or found.by_clock or found.until is not None}
-
-    def _take_times(self, keys: Sequence[Any], values: Sequence[Any], times: Mapping[Any, Times]) -> None:
-        """Set the times of ``keys``, which have come with these values."""
-        expiry = self.expiry
-        if expiry is not None and expiry.was_timer:
-            times = {key: Times(until=max(timers, default=until)) for key, (timers, _, until) in times.items()}
-        for key, (timers, by_clock, _) in times.items():
-            for time in timers:
-                self.timers.set(key, time)
-            for time in by_clock:
-                self.clock_timers.set(key, time)
-        if expiry is not None:
-            lasting = [key for key, value in zip(keys, values, strict=True) if value is not None]
-            until = {key: end for key in lasting if (end := times.get(key, NO_TIMES).until) is not None}
-            expiry.put(until)
-            undated = [key for key in lasting if key not in until]
-            expiry.undated.update(undated)
-            self.note(undated)
 
     def _written(self, keys: list[Any], *, is_full: bool, remark: bytes) -> bytes | None:
         """Return an artefact of ``keys``; None if it must be a full one (`Changes.names`)."""
@@ -576,8 +503,7 @@ class KeyedState(StepValues):
         ``is_full``: those without state are left out. ``is_first``: a chain begins with these keys.
         """
         codec, step = self.codec, self.step
-        values = self.values_of(keys)
-        times = self._times_of(keys, values)
+        values, times = self.states_of(keys)
         held, values = with_state(keys, values, times)
         gone = without(keys, held) if len(held) < len(keys) and not is_full else []
         names = self.changes.names([*held, *gone], self.count, full=is_first)
@@ -595,6 +521,6 @@ class KeyedState(StepValues):
             raise InternalError(f"step {self.step!r}: state of key {shown(key)} was {how}")
         self.note(keys)
         self._take_times(keys, values, times)  # first: a state that enters without timers may set some
-        self.set_values(keys, values)
+        self.set_values(*with_state(keys, list(values), {}))  # a None among the values would be counted
         self.arrived(len(keys))
         self.settle()

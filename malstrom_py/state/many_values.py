@@ -9,6 +9,7 @@ from operator import is_, is_not
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from malstrom_py.state.change_log import SlotsOf
+from malstrom_py.state.cold import NEEDED, ColdStates, Held
 from malstrom_py.state.column_image import ColumnImage, storable
 from malstrom_py.state.group_index import NotColumnar, ids_of, listed_keys
 from malstrom_py.state.group_values import Array
@@ -16,9 +17,7 @@ from malstrom_py.state.group_values import Array
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from malstrom_py.state.cold import ColdStates
     from malstrom_py.state.memory import StepMemory
-    from malstrom_py.state.timers import Timers
 
 
 class Defaulting(dict[Any, Any]):
@@ -331,17 +330,19 @@ class StepValues:
         if self.memory is not None:
             self.memory.bring(keys)
 
-    def bring_due(self, reached: int) -> Iterator[list[Any]]:
+    def bring_due(self, reached: int) -> Iterator[Sequence[Any]]:
         """Bring the keys on disk that are needed at ``reached`` (`due_at`) into memory, in pieces, and yield each.
 
         Others are put on disk before the next piece.
         """
-        if self.cold is None or self.due_at is None:
-            return
-        for keys in self.cold.due(reached, self.due_at):
-            self.bring(keys)
-            yield keys
-            self.settle()
+        since: bytes | None = None
+        while self.memory is not None:
+            keys, since = self.memory.bring_due(NEEDED, reached, since)
+            if keys:
+                yield keys
+                self.settle()
+            if since is None or not keys:
+                return
 
     def expect(self, rows: int) -> None:
         """Note that ``rows`` come, whose values are all in memory."""
@@ -366,12 +367,17 @@ class StepValues:
             return list(compress(keys, values.lack(keys)))
         return [key for key in keys if key not in values]
 
-    def put_away(self, keys: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Remove the values of ``keys``, which differ, from memory. Return those of the keys that had one, and it."""
+    def put_away(self, keys: Sequence[Any]) -> Held:
+        """Remove the states of ``keys``, which differ, from memory, and return those of the keys that have a value."""
         values = self.values
         found = values.take(keys) if isinstance(values, ManyValues) else list(map(values.pop, keys, repeat(None)))
         had = [value is not None for value in found]
-        return list(compress(keys, had)), list(compress(found, had))
+        return Held(list(compress(keys, had)), list(compress(found, had)), {})
+
+    def put_back(self, held: Held) -> None:
+        """Set states that were on disk."""
+        if held.keys:
+            self.set_values(held.keys, held.values)
 
     def take_values(self, keys: Sequence[Any]) -> list[Any]:
         """Remove the values of ``keys``, which differ, and return them, None for a key without one."""
@@ -381,18 +387,9 @@ class StepValues:
 
     def drop_values(self, keys: Collection[Any]) -> None:
         """Drop the values of ``keys``, which differ."""
-        if self.cold is not None:
-            self.cold.drop(self.missing(keys))
+        self.bring(keys)
         for key in keys:
             self.values.pop(key, None)
-
-    def fired(self, timers: Timers, reached: int) -> Iterator[tuple[Any, int]]:
-        """Remove and yield those of ``timers`` that are due, each once the value of its key is in memory."""
-        for number, (key, time) in enumerate(timers.due(reached), 1):
-            self.bring((key,))
-            yield key, time
-            if number % SETTLES == 0:
-                self.settle()
 
     def with_values(self) -> Iterable[Any]:
         """Return the keys that have a value."""
@@ -408,13 +405,17 @@ class StepValues:
 
     def values_of(self, keys: Sequence[Any]) -> list[Any]:
         """Return the values of ``keys``, None for a key without one."""
+        return self.held_of(keys).values
+
+    def held_of(self, keys: Sequence[Any]) -> Held:
+        """Return the values of ``keys``, None for a key without one, and the times of those that are on disk."""
         values = self.values
         found = values.many(keys) if isinstance(values, ManyValues) else list(map(values.get, keys))
         if self.cold is None or not any(map(is_, found, repeat(None))):
-            return found
-        others = [key for key, value in zip(keys, found, strict=True) if value is None]
-        cold = iter(self.cold.peek(others))
-        return [next(cold) if value is None else value for value in found]
+            return Held(keys, found, {})
+        _, on_disk, times = self.cold.peek([key for key, value in zip(keys, found, strict=True) if value is None])
+        cold = iter(on_disk)
+        return Held(keys, [next(cold) if value is None else value for value in found], times)
 
     def set_values(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
         """Set the values of ``keys``."""

@@ -181,7 +181,7 @@ class StepMemory:
             some += islice(reversed(values), min(_SAMPLE, len(values) - len(some)))
             keys, size = len(some), sum(map(footprint, chain(some, map(values.get, some))))
         if keys:
-            self._each = _OF_KEY + size // keys
+            self._each = _OF_KEY + size // keys + self._state.bytes_of_times // self._measured
         return self._measured * self._each
 
     def came(self, rows: int) -> None:
@@ -194,11 +194,17 @@ class StepMemory:
         self._came += len(wanted)
         if len(self.cold):
             self._used |= wanted
-            found, values = self.cold.take(self._state.missing(wanted))
-            self._all_steps.found_on_disk += len(found)
-            self._all_steps.not_on_disk += len(wanted) - len(found)
-            if found:
-                self._state.set_values(found, values)
+            held = self.cold.take(self._state.missing(wanted))
+            self._all_steps.found_on_disk += len(held.keys)
+            self._all_steps.not_on_disk += len(wanted) - len(held.keys)
+            self._state.put_back(held)
+
+    def bring_due(self, kind: int, reached: int, since: bytes | None = None) -> tuple[Sequence[Any], bytes | None]:
+        """Bring some states that are due into memory. Return their keys, and the rest as `ColdStates.take_due`."""
+        held, rest = self.cold.take_due(kind, reached, since)
+        self._came += len(held.keys)
+        self._state.put_back(held)
+        return held.keys, rest
 
     def put_away(self, size: int) -> int:
         """Put states of about ``size`` bytes on disk, and return how many bytes they had."""
@@ -208,8 +214,8 @@ class StepMemory:
             self._state.note_flagged()
         count, put = -(-size // self._each), 0
         for chosen in self._unused(count):
-            keys, values = self._state.put_away(chosen)
-            self.cold.put(keys, values)
+            keys, values, times = self._state.put_away(chosen)
+            self.cold.put(keys, values, times, needed=self._state.due_at, expires=self._state.expiry is not None)
             put += len(keys)
         self._stuck = 0 if put else self._measured
         self._measured -= put

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -32,13 +32,19 @@ class Timers:
 
     def set(self, key: Any, time: int) -> None:
         """Set a timer of ``key``, due once the step's frontier has reached ``time``."""
-        times = self._by_key.setdefault(key, {})
-        if time not in times:
-            self._order += 1
-            self._count += 1
-            times[time] = self._order
-            heappush(self._queue, (time, self._order, key))
+        if time not in self._by_key.get(key, ()):
+            self.put_back(key, (time,))
             self._note(key)
+
+    def put_back(self, key: Any, times: Sequence[int]) -> None:
+        """Set timers of ``key`` that were put away, without a note: nothing has changed."""
+        numbers = self._by_key.setdefault(key, {}) if times else {}
+        for time in times:
+            if time not in numbers:
+                self._order += 1
+                self._count += 1
+                numbers[time] = self._order
+                heappush(self._queue, (time, self._order, key))
 
     def due(self, frontier: int) -> Iterator[tuple[Any, int]]:
         """Remove and yield the timers (key, time) up to ``frontier``, by time, then in the order they were set."""
@@ -55,10 +61,15 @@ class Timers:
 
     def take(self, key: Any) -> list[int]:
         """Remove the timers of ``key``, and return their times."""
-        times = sorted(self._by_key.pop(key, ()))
-        self._count -= len(times)
+        times = self.put_away(key)
         if times:
             self._note(key)
+        return times
+
+    def put_away(self, key: Any) -> list[int]:
+        """Do as `take`, for timers that go to disk, without a note."""
+        times = sorted(self._by_key.pop(key, ()))
+        self._count -= len(times)
         if len(self._queue) > 64 and len(self._queue) > 4 * self._count:
             # Remove stale entries; at a quarter of the queue the cost per removed timer stays constant.
             self._queue = list(filter(self._is_valid, self._queue))

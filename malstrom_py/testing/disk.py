@@ -27,8 +27,10 @@ class MemoryDisk:
         for key in dropped:
             self._stored.pop(key, None)
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted(entry for entry in self._stored.items() if entry[0].startswith(prefix)))
+    def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        return iter(
+            sorted(entry for entry in self._stored.items() if entry[0].startswith(prefix) and entry[0] >= first)
+        )
 
     def close(self) -> None:
         self._stored.clear()

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from malstrom_py.codec import Codec
-from malstrom_py.state.artefact import artefact, by_slot, column_artefact, encoded_entries
+from malstrom_py.state.artefact import artefact, by_slot, column_artefact
 from malstrom_py.state.column_image import ColumnImage, Shape, storable
+from malstrom_py.state.entries import encoded_entries
 from tests.vectors.golden_snapshot import slots_of
 
 FOLDER: Final = Path(__file__).with_name("columns-2")

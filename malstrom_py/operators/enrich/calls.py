@@ -24,8 +24,9 @@ from malstrom_py.data.messages import Epoch
 from malstrom_py.errors import DeadlineError, InternalError, PlanError, mark_safe
 from malstrom_py.errors.text import describe_function
 from malstrom_py.operators.base import Outlet, StepContext
-from malstrom_py.state.artefact import artefact, by_slot, encoded_entries, entries_in
+from malstrom_py.state.artefact import artefact, by_slot, entries_in
 from malstrom_py.state.change_log import SlotsOf
+from malstrom_py.state.entries import encoded_entries
 from malstrom_py.validation import at_least, callable_of, is_coroutine_function
 from malstrom_py.worker_context import LoopThread, Resources
 

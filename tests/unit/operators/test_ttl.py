@@ -21,7 +21,8 @@ from malstrom_py.errors import PlanError
 from malstrom_py.operators.keyed import expiring
 from malstrom_py.operators.stateful_map import TtlMap
 from malstrom_py.operators.stateful_op import StatefulOp
-from malstrom_py.state.artefact import Times, artefact, decoded_entries, encoded_entries
+from malstrom_py.state.artefact import artefact
+from malstrom_py.state.entries import Times, decoded_entries, encoded_entries
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.testing import OperatorTester, VirtualClock
 from tests.unit.operators.stepping import Stepped

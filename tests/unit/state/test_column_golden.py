@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from malstrom_py.codec import Codec
-from malstrom_py.state.artefact import NO_TIMES, Opened, entries_in, merged
+from malstrom_py.state.artefact import Opened, entries_in, merged
+from malstrom_py.state.entries import NO_TIMES
 from malstrom_py.testing.exact import same
 from tests.vectors.golden_columns import BASE, FOLDER, NAMES, SHAPE, STATE
 from tests.vectors.golden_snapshot import slots_of

@@ -24,7 +24,6 @@ from malstrom_py.state.artefact import (
     column_artefact,
     columns_in,
     contents,
-    encoded_entries,
     entries_in,
     is_delta,
     merged,
@@ -32,6 +31,7 @@ from malstrom_py.state.artefact import (
     selected,
 )
 from malstrom_py.state.column_image import ColumnImage, Form, Shape, merge_images, states_of, storable
+from malstrom_py.state.entries import encoded_entries
 from malstrom_py.testing.exact import same
 
 SLOTS = 5
