@@ -209,6 +209,9 @@ class Operator:
         ``slots_of``: keys -> their slots, one each. A step without keyed state tracks nothing.
         """
 
+    installs_bytes: int | None = None
+    """About how many bytes of artefacts one call of `install` takes; None: all."""
+
     def install(
         self,
         chain: Sequence[bytes],
@@ -218,8 +221,8 @@ class Operator:
     ) -> None:
         """Restore the keys of ``slots`` from the artefacts of one worker: a full one, then its deltas (S5).
 
-        Called once per worker that wrote a snapshot, before any message. ``migrate(key, state)`` returns the state
-        with which the job resumes, None to drop the key.
+        Called once per worker that wrote a snapshot, before any message; with `installs_bytes` for some slots at a
+        time. ``migrate(key, state)`` returns the state with which the job resumes, None to drop the key.
 
         Raises:
             SnapshotError, CodecError: the artefacts are damaged, or hold a class that is not registered.

@@ -20,6 +20,7 @@ from malstrom_py.errors import InternalError, OperatorError, lasting
 from malstrom_py.errors.text import column_of
 from malstrom_py.operators.base import Operator, Outlet, StepContext, weakly
 from malstrom_py.operators.failures import ErrorPolicy, call_each
+from malstrom_py.state.artefact_parts import PART_BYTES
 from malstrom_py.state.expiry import Expiry
 from malstrom_py.state.keyed_state import KeyedState, Migrate
 
@@ -83,6 +84,7 @@ class StatefulOperator(Operator):
     def keep_within(self, memory: StateMemory) -> None:
         """Keep no more state in memory than ``memory`` has room for. Requires `keeps_on_disk`."""
         self.state.memory = memory.keep(self.state)
+        self.installs_bytes = min(PART_BYTES, memory.limit)
         self.state.untried = True  # one that cannot be stored is an error now, not when memory is full
         process = self.on_batch if isinstance(self.on_batch, partial) else weakly(self.on_batch)  # with a ttl one
         self.on_batch = partial(weakly(self._within_memory), process)  # type: ignore[method-assign]  # for this one alone

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
@@ -22,7 +22,7 @@ from malstrom_py.snapshot.ids import id_of_start, is_snapshot_id, next_snapshot_
 from malstrom_py.snapshot.log import JobStart, Log, LogEntry
 from malstrom_py.snapshot.manifest import Kind, Manifest, artefact_path, manifest_bytes
 from malstrom_py.snapshot.retention import ARTEFACTS, COMMITS, Pruned, Pruning, files_of
-from malstrom_py.snapshot.store import Range, Store, place_of, put_pieces, read_ranges
+from malstrom_py.snapshot.store import Range, Store, joined, place_of, put_pieces, read_ranges
 from malstrom_py.snapshot.verification import faults_of
 from malstrom_py.validation import check_name
 
@@ -201,17 +201,13 @@ class StoreCheckpointer(Checkpointer):
         )
 
     def save_snapshot(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        return self._save(artefact_path(id, operator, partition, "full"), data)
+        return self._save(artefact_path(id, operator, partition, "full"), [data])
 
     def save_delta(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        return self._save(artefact_path(id, operator, partition, "delta"), data)
+        return self._save(artefact_path(id, operator, partition, "delta"), [data])
 
     def save_compacted(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        return self._save(artefact_path(id, operator, partition, "full", compacted=True), data)
-
-    def save_compacted_delta(self, id: SnapshotId, operator: str, partition: int, data: bytes) -> str:
-        """Save compacted deltas, the last of snapshot ``id``; the path ends with ``.compacted.delta``."""
-        return self._save(artefact_path(id, operator, partition, "delta", compacted=True), data)
+        return self._save(artefact_path(id, operator, partition, "full", compacted=True), [data])
 
     def save_manifest(self, manifest: Manifest) -> None:
         what = f"job {self.job!r}: snapshot {manifest.id}"
@@ -319,15 +315,30 @@ class StoreCheckpointer(Checkpointer):
         except FileNotFoundError:
             raise SnapshotError(f"{path} is missing") from None
 
-    def save_pieces(self, id: SnapshotId, operator: str, partition: int, kind: Kind, pieces: Sequence[bytes]) -> str:
-        """Do as `save_snapshot` or `save_delta`, of data in ``pieces``."""
-        return self._save(artefact_path(id, operator, partition, kind), *pieces)
+    def save_pieces(
+        self,
+        id: SnapshotId,
+        operator: str,
+        partition: int,
+        kind: Kind,
+        pieces: Iterable[bytes],
+        *,
+        compacted: bool = False,
+    ) -> str:
+        """Do as `save_snapshot` or `save_delta`, of data in ``pieces``. ``compacted``: as `save_compacted`, also of a
+        delta.
+        """
+        return self._save(artefact_path(id, operator, partition, kind, compacted=compacted), pieces)
 
-    def _save(self, path: str, *pieces: bytes) -> str:
-        put_pieces(self.store, self._full(path), pieces)
+    def _save(self, path: str, pieces: Iterable[bytes]) -> str:
         digest = hashlib.sha256()
-        for piece in pieces:
-            digest.update(piece)
+
+        def digested() -> Iterator[bytes]:
+            for piece in pieces:
+                digest.update(piece)
+                yield piece
+
+        put_pieces(self.store, self._full(path), digested())
         return digest.hexdigest()
 
     def _full(self, path: str) -> str:
@@ -400,10 +411,29 @@ class StoreCheckpointer(Checkpointer):
 
 
 def save_pieces(
-    checkpointer: Checkpointer, id: SnapshotId, operator: str, partition: int, kind: Kind, pieces: Sequence[bytes]
-) -> str:
-    """Save an artefact in ``pieces``, which are joined for a checkpointer of the user. Return its digest."""
+    checkpointer: Checkpointer,
+    id: SnapshotId,
+    operator: str,
+    partition: int,
+    kind: Kind,
+    pieces: Callable[[], Iterable[bytes]],
+    *,
+    compacted: bool = False,
+) -> tuple[str, int]:
+    """Save an artefact in the ``pieces`` that each call yields; they are joined for a checkpointer of the user. Return
+    its digest and its bytes.
+    """
+    size = 0
+
+    def measured() -> Iterator[bytes]:
+        nonlocal size
+        for piece in pieces():
+            size += len(piece)
+            yield piece
+
     if isinstance(checkpointer, StoreCheckpointer):
-        return checkpointer.save_pieces(id, operator, partition, kind, pieces)
-    save = checkpointer.save_delta if kind == "delta" else checkpointer.save_snapshot
-    return save(id, operator, partition, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        sha256 = checkpointer.save_pieces(id, operator, partition, kind, measured(), compacted=compacted)
+    else:
+        save = checkpointer.save_delta if kind == "delta" else checkpointer.save_snapshot
+        sha256 = (checkpointer.save_compacted if compacted else save)(id, operator, partition, joined(measured()))
+    return sha256, size

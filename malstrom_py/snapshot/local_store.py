@@ -13,7 +13,7 @@ import contextlib
 import io
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -233,11 +233,13 @@ class LocalStore(Store):
         """Write ``data`` to a new file, sync it and rename it to ``path``."""
         self.put_pieces(path, [data])
 
-    def put_pieces(self, path: str, pieces: Sequence[bytes]) -> None:
+    def put_pieces(self, path: str, pieces: Iterable[bytes]) -> None:
         """Do as `put`, of all ``pieces``; by the `put` of a subclass that has its own."""
-        if type(self).put is not LocalStore.put and len(pieces) > 1:
-            self.put(path, b"".join(pieces))
-            return
+        if type(self).put is not LocalStore.put:
+            pieces = list(pieces)
+            if len(pieces) > 1:
+                self.put(path, b"".join(pieces))
+                return
         with self._naming_path(check_path(path), "written"), self._written(path, pieces) as fresh:
             self._disk.rename(fresh, path)
             self._disk.sync_folder(_folder_of(path))
@@ -287,7 +289,7 @@ class LocalStore(Store):
                 self._durable.discard(folder)
 
     @contextlib.contextmanager
-    def _written(self, path: str, pieces: Sequence[bytes]) -> Iterator[str]:
+    def _written(self, path: str, pieces: Iterable[bytes]) -> Iterator[str]:
         """Write ``pieces`` to a new synced file next to ``path``; yield its name, and remove it after a failure."""
         fresh = f"{path}.{secrets.token_hex(8)}{PART}"
         try:
@@ -305,7 +307,7 @@ class LocalStore(Store):
             finally:
                 file.close()
             yield fresh
-        except OSError:
+        except (OSError, SnapshotError):  # the latter of what yields the pieces
             with contextlib.suppress(OSError):
                 self._disk.unlink(fresh)
             raise

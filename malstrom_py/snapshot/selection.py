@@ -19,8 +19,8 @@ from malstrom_py.snapshot.ids import is_snapshot_id
 from malstrom_py.snapshot.log import JobStart, LogEntry, history
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.retention import ARTEFACTS, COMMITS
-from malstrom_py.snapshot.store import place_of
-from malstrom_py.snapshot.verification import faults_of, load_verified
+from malstrom_py.snapshot.store import place_of, put_pieces
+from malstrom_py.snapshot.verification import faults_of, verified_pieces
 
 
 def latest_manifest(
@@ -115,7 +115,7 @@ def copy_savepoint(manifest: Manifest, source: Checkpointer, target: StoreCheckp
             f"{target}: name another place"
         )
     for artefact in manifest.artefacts:
-        target.store.put(f"{target.job}/{artefact.path}", load_verified(source, artefact))
+        put_pieces(target.store, f"{target.job}/{artefact.path}", verified_pieces(source, artefact))
     claim = target.claim(now_s)
     target.save_manifest(
         replace(manifest, sequence=claim.sequence + 1, incarnation=claim.incarnation, parent=None, savepoint=True)

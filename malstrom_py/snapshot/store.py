@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn, Protocol, runtime_checkable
 
 from malstrom_py.errors import PlanError, SnapshotError
@@ -30,7 +30,7 @@ class Store(Protocol):
 
     Optional: ``get_ranges(path, ranges)`` returns the bytes from ``start`` to ``end`` of each range, in order, as a
     list. Each worker of a job that resumes then reads only the state that it owns. ``put_pieces(path, pieces)`` does as
-    ``put`` of all the pieces, without joining them.
+    ``put`` of all the pieces, which an iterator yields, without joining them.
     """
 
     def put(self, path: str, data: bytes) -> None:
@@ -65,13 +65,19 @@ def read_ranges(store: Store, path: str, ranges: Sequence[Range]) -> list[bytes]
     return found
 
 
-def put_pieces(store: Store, path: str, pieces: Sequence[bytes]) -> None:
+def put_pieces(store: Store, path: str, pieces: Iterable[bytes]) -> None:
     """Write ``pieces``, one after the other, to ``path``; joined for a store without ``put_pieces``."""
     put = getattr(store, "put_pieces", None)
     if put is None:
-        store.put(path, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        store.put(path, joined(pieces))
     else:
         put(path, pieces)
+
+
+def joined(pieces: Iterable[bytes]) -> bytes:
+    """Return all ``pieces`` as one; a single one is not copied."""
+    found = list(pieces)
+    return found[0] if len(found) == 1 else b"".join(found)
 
 
 def ranges_of(data: bytes, ranges: Sequence[Range]) -> list[bytes]:

@@ -6,14 +6,18 @@ Rule: no artefact is used before its digest is verified (S4).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final, Protocol
 
 from malstrom_py.errors import SnapshotError
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.manifest import Artefact, Manifest
 from malstrom_py.snapshot.store import Range, is_lost, ranges_of
-from malstrom_py.state.artefact import Selection, selected
+from malstrom_py.state.artefact import StoredArtefact
+
+_TOGETHER: Final = 16 << 20
+"""So many bytes of an artefact are read together to compare its digest."""
 
 
 class SnapshotReader(Protocol):
@@ -54,7 +58,7 @@ def faults_of(checkpointer: SnapshotReader, manifest: Manifest) -> Iterator[str]
             yield f"{artefact.path} is missing"
             continue
         try:
-            fault = fault_of(artefact, checkpointer.load_artifact(artefact.path))
+            fault = _fault_in(checkpointer, artefact)
         except SnapshotError as error:
             if not is_lost(error):
                 raise
@@ -67,35 +71,70 @@ def faults_of(checkpointer: SnapshotReader, manifest: Manifest) -> Iterator[str]
         note_whole(manifest.id)
 
 
+def _fault_in(checkpointer: SnapshotReader, artefact: Artefact) -> str:
+    """Do as `fault_of`, of what is stored. What follows the bytes of a large artefact is never read."""
+    size, digest = 0, hashlib.sha256()
+    for piece in _pieces(checkpointer, artefact):
+        size += len(piece)
+        digest.update(piece)
+    return compared(artefact, size, digest.hexdigest())
+
+
 def fault_of(artefact: Artefact, data: bytes) -> str:
     """Compare ``data`` with the size and the digest of ``artefact``; return the fault, or an empty text."""
-    if len(data) != artefact.size:
-        return f"{artefact.path} has {len(data)} bytes, where {artefact.size} were written"
-    if hashlib.sha256(data).hexdigest() != artefact.sha256:
+    return compared(artefact, len(data), hashlib.sha256(data).hexdigest())
+
+
+def compared(artefact: Artefact, size: int, sha256: str) -> str:
+    """Compare a size and a digest with those of ``artefact``; return the fault, or an empty text."""
+    if size != artefact.size:
+        return f"{artefact.path} has {size} bytes, where {artefact.size} were written"
+    if sha256 != artefact.sha256:
         return f"{artefact.path} is damaged: its digest does not match"
     return ""
 
 
-def load_slots(checkpointer: SnapshotReader, artefact: Artefact, slots: Collection[int]) -> Selection:
-    """Return the part of a verified ``artefact`` with ``slots``.
+def _pieces(checkpointer: SnapshotReader, artefact: Artefact) -> Iterator[bytes]:
+    """Yield the bytes of ``artefact``: of a large one some millions together, if the checkpointer has ranges."""
+    load = getattr(checkpointer, "load_ranges", None)
+    if load is None or artefact.size <= _TOGETHER:
+        yield checkpointer.load_artifact(artefact.path)
+        return
+    for start, end in pairwise((*range(0, artefact.size, _TOGETHER), artefact.size)):
+        yield from load(artefact.path, [(start, end)])
 
-    Each block has its own checksum, which is verified where the part is used. `SnapshotError` if the artefact is
+
+def verified_pieces(checkpointer: SnapshotReader, artefact: Artefact) -> Iterator[bytes]:
+    """Yield the bytes of ``artefact``. `SnapshotError` at their end, or before, if the digest does not match."""
+    size, digest, last = 0, hashlib.sha256(), b""
+    for piece in _pieces(checkpointer, artefact):
+        size += len(piece)
+        digest.update(piece)
+        yield last
+        last = piece
+    if fault := compared(artefact, size, digest.hexdigest()):
+        raise SnapshotError(fault)
+    yield last
+
+
+def stored(checkpointer: SnapshotReader, artefact: Artefact) -> StoredArtefact:
+    """Return a verified ``artefact``, of which only the index is read here; of a checkpointer without ``load_ranges``
+    all is in memory.
+
+    Each block has its own checksum, which is verified where the block is used. `SnapshotError` if the artefact is
     damaged.
     """
     load = getattr(checkpointer, "load_ranges", None)
+    data = checkpointer.load_artifact(artefact.path) if load is None else b""
 
     def read(ranges: Sequence[Range]) -> list[bytes]:
-        found: list[bytes] = (
-            ranges_of(checkpointer.load_artifact(artefact.path), ranges)
-            if load is None
-            else load(artefact.path, ranges)
-        )
-        for (start, end), data in zip(ranges, found, strict=True):
-            if len(data) != end - start:
+        found: list[bytes] = ranges_of(data, ranges) if load is None else load(artefact.path, ranges)
+        for (start, end), piece in zip(ranges, found, strict=True):
+            if len(piece) != end - start:
                 raise SnapshotError(f"{artefact.path} is damaged: it ends before byte {end}")
         return found
 
-    return selected(read, artefact.size, slots)
+    return StoredArtefact(read, artefact.size)
 
 
 def load_verified(checkpointer: SnapshotReader, artefact: Artefact) -> bytes:

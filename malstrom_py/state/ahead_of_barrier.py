@@ -61,18 +61,11 @@ RowsBySlot = dict[int, dict[bytes, bytes]]
 
 class PackedPart(NamedTuple):
     """What one round has packed: changes (``is_delta``), or all state. ``made`` returns the artefact in pieces, in any
-    thread.
+    thread, at each call.
     """
 
     is_delta: bool
-    made: Callable[[], Sequence[bytes]]
-
-
-class Stored(NamedTuple):
-    """An artefact to store, in ``pieces``."""
-
-    is_delta: bool
-    pieces: Sequence[bytes]
+    made: Callable[[], Iterable[bytes]]
 
 
 class Packable(Protocol):
@@ -356,17 +349,17 @@ class AheadOfBarrier:
             yield from self._rows(rest, is_full and not images)
 
 
-def split(parts: Sequence[PackedPart], state: bytes) -> list[Stored]:
+def split(parts: Sequence[PackedPart], state: bytes) -> list[PackedPart]:
     """Return the artefacts of ``parts`` and of the barrier's own ``state``: a full one, a delta, or one and the other.
 
     The delta after a full one is left out if nothing has changed.
     """
-    full = [Stored(False, part.made()) for part in parts if not part.is_delta]
+    full = [part for part in parts if not part.is_delta]
     deltas = [*(b"".join(part.made()) for part in parts if part.is_delta), state]
     if full and len(deltas) == 1 and _is_blank(state):
         return full
     last = merged_deltas(deltas) if len(deltas) > 1 else state
-    return [*full, Stored(is_delta(last), [last])]
+    return [*full, PackedPart(is_delta(last), lambda: [last])]
 
 
 def _delta_of(rows: RowsBySlot) -> list[bytes]:

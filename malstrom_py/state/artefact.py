@@ -272,43 +272,42 @@ def _as_rows(image: ColumnImage) -> dict[bytes, bytes]:
     return dict(zip(forms, [*entries, *repeat(b"", len(gone))], strict=True))
 
 
-class Selection(NamedTuple):
-    """A part of an artefact, as an artefact: ``taken`` of its blocks, without the ``left`` others."""
-
-    data: bytes
-    taken: int
-    left: int
+Read = Callable[[Sequence[tuple[int, int]]], Sequence[bytes]]
+"""Returns the bytes of ranges of a stored artefact."""
 
 
-def selected(
-    read: Callable[[Sequence[tuple[int, int]]], Sequence[bytes]], size: int, slots: Collection[int]
-) -> Selection:
-    """Return the blocks of ``slots`` of an artefact of ``size`` bytes.
+class StoredArtefact:
+    """A stored artefact of ``size`` bytes, of which only the index has been read: its ``blocks`` by slot.
 
-    ``read`` returns the bytes of ranges; only the index and these blocks are read. The blocks are verified when they
-    are used. `SnapshotError` if the index is damaged.
+    ``read`` returns the bytes of ranges. `SnapshotError` if the index is damaged.
 
     >>> data = artefact({1: ([b"a"], [b"1"]), 4: ([b"z"], [b"9"])}, delta=False)
-    >>> part = selected(lambda ranges: [data[start:end] for start, end in ranges], len(data), {4, 5})
-    >>> list(contents(part.data)), part.taken, part.left
-    ([(4, ([b'z'], [b'9']))], 1, 1)
+    >>> stored = StoredArtefact(lambda ranges: [data[start:end] for start, end in ranges], len(data))
+    >>> list(contents(stored.part({4, 5}))), list(stored.blocks)
+    ([(4, ([b'z'], [b'9']))], [1, 4])
     """
-    (head,) = read([(0, min(_HEAD.size, size))])
-    (rest,) = read([(_HEAD.size, _index_end(head, size))])
-    delta, note, blocks = _index(head, rest, size)
-    wanted = [block for slot, block in blocks.items() if slot in slots]
-    index = [(one.slot, one.entries, one.end - one.start, one.checksum, one.form) for one in wanted]
-    runs: list[tuple[int, int]] = []
-    for block in wanted:
-        if runs and runs[-1][1] == block.start:
-            runs[-1] = (runs[-1][0], block.end)
-        else:
-            runs.append((block.start, block.end))
-    if len(wanted) == len(blocks):
-        (data,) = read([(0, size)])
-    else:
-        data = b"".join(_framed(index, read(runs) if runs else (), delta=delta, note=note))
-    return Selection(data, len(wanted), len(blocks) - len(wanted))
+
+    __slots__ = ("_read", "_size", "blocks", "delta", "note")
+
+    def __init__(self, read: Read, size: int) -> None:
+        (head,) = read([(0, min(_HEAD.size, size))])
+        (rest,) = read([(_HEAD.size, _index_end(head, size))])
+        self._read, self._size = read, size
+        self.delta, self.note, self.blocks = _index(head, rest, size)
+
+    def part(self, slots: Collection[int]) -> bytes:
+        """Return the blocks of ``slots`` as an artefact. They are verified when they are used."""
+        wanted = [block for slot, block in self.blocks.items() if slot in slots]
+        if len(wanted) == len(self.blocks):
+            return self._read([(0, self._size)])[0]
+        index = [(one.slot, one.entries, one.end - one.start, one.checksum, one.form) for one in wanted]
+        runs: list[tuple[int, int]] = []
+        for block in wanted:
+            if runs and runs[-1][1] == block.start:
+                runs[-1] = (runs[-1][0], block.end)
+            else:
+                runs.append((block.start, block.end))
+        return b"".join(framed(index, self._read(runs) if runs else (), delta=self.delta, note=self.note))
 
 
 def _index_end(head: bytes, size: int) -> int:
@@ -379,14 +378,21 @@ def assembled(blocks: Sequence[Written], *, delta: bool, note: bytes = b"") -> b
 
 def in_pieces(blocks: Sequence[Written], *, delta: bool, note: bytes = b"") -> list[bytes]:
     """Return the artefact of ``blocks``, whose slots ascend, in pieces: to join them takes a second for a gigabyte."""
-    index = [(slot, entries, len(data), xxhash.xxh3_64_intdigest(data), form) for slot, entries, data, form in blocks]
-    return _framed(index, [data for _, _, data, _ in blocks], delta=delta, note=note)
+    return framed(list(map(indexed, blocks)), [data for _, _, data, _ in blocks], delta=delta, note=note)
 
 
-def _framed(
-    index: Sequence[tuple[int, int, int, int, Form | None]], pieces: Sequence[bytes], *, delta: bool, note: bytes
-) -> list[bytes]:
-    """Put ``pieces`` below the ``index`` of their blocks: slot, entries, bytes, checksum and form of each."""
+Indexed = tuple[int, int, int, int, Form | None]
+"""What the index says of a block: slot, entries, bytes, checksum and form."""
+
+
+def indexed(block: Written) -> Indexed:
+    """Return what the index says of ``block``."""
+    slot, entries, data, form = block
+    return slot, entries, len(data), xxhash.xxh3_64_intdigest(data), form
+
+
+def framed(index: Sequence[Indexed], pieces: Iterable[bytes], *, delta: bool, note: bytes = b"") -> list[bytes]:
+    """Put ``pieces`` below the ``index`` of their blocks."""
     numbers: dict[Form | None, int] = {None: 0}
     for *_, form in index:
         numbers.setdefault(form, len(numbers))

@@ -308,7 +308,7 @@ class OperatorTester:
         for step in self.tracked:
             packed = self.states[step].take_packed() if step in self.states else ()
             if packed:
-                full, *delta = (b"".join(one.pieces) for one in split(packed, states[step]))
+                full, *delta = (b"".join(one.made()) for one in split(packed, states[step]))
                 states[step] = merged([full, *delta]) if delta else full
         return Persisted(states, self._runner.epoch())
 

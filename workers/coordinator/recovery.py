@@ -29,8 +29,9 @@ from malstrom_py.snapshot.ids import made_at_s, next_snapshot_id
 from malstrom_py.snapshot.manifest import Artefact, Manifest, PartImage, PlanImage, StepImage
 from malstrom_py.snapshot.selection import latest_manifest
 from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.snapshot.verification import faults_of, load_slots
+from malstrom_py.snapshot.verification import faults_of, stored
 from malstrom_py.sources.base import Part
+from malstrom_py.state.artefact_parts import all_or_none
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import PartAssignment, build_sources
 from malstrom_py.workers.engine.worker import Worker
@@ -177,10 +178,9 @@ class RestorePoint:
         for step, chains in self.chains.items():
             is_same = (step, worker.id) in continued
             for former, chain in chains.items():
-                parts = [load_slots(checkpointer, artefact, worker.slots) for artefact in chain]
-                worker.install(step, [part.data for part in parts], self.migrate.get(step))
-                others = [part.left if former == worker.id else part.taken for part in parts]
-                is_same = is_same and not any(others)
+                parts = [stored(checkpointer, artefact) for artefact in chain]
+                worker.install(step, parts, self.migrate.get(step))
+                is_same = is_same and all_or_none(parts, worker.slots, owned=former == worker.id)
             if is_same:
                 worker.continue_chain(step, self.manifest.id)
         worker.continue_at(self.frontiers)

@@ -19,15 +19,16 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, FencedError, InternalError, MalstromError, SnapshotError
 from malstrom_py.logs import log
 from malstrom_py.sinks.base import SnapshotId
-from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
+from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer, save_pieces
 from malstrom_py.snapshot.ids import next_snapshot_id
 from malstrom_py.snapshot.manifest import Artefact, Manifest, artefact_path
 from malstrom_py.snapshot.selection import check_claim, copy_savepoint
 from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.snapshot.verification import load_verified
+from malstrom_py.snapshot.verification import stored
 from malstrom_py.sources.base import Part
 from malstrom_py.state.ahead_of_barrier import merged_deltas
 from malstrom_py.state.artefact import merged
+from malstrom_py.state.artefact_parts import merged_in_parts
 from malstrom_py.workers.coordinator import job_machine as machine
 from malstrom_py.workers.coordinator.command_queue import SnapshotDone
 from malstrom_py.workers.coordinator.job_machine import OPEN, WANTED, Effect, Event, JobMachine, PlannedStop
@@ -421,14 +422,12 @@ def worth_merging(chain: tuple[Artefact, ...]) -> tuple[Artefact, ...]:
 def _compacted(chain: Sequence[Artefact], checkpointer: Checkpointer) -> Artefact:
     """Write the content of ``chain``, or of deltas that follow each other, as one artefact."""
     last, kind = chain[-1], chain[0].kind
-    loaded = [load_verified(checkpointer, artefact) for artefact in chain]
-    data = merged(loaded) if kind == "full" else merged_deltas(loaded)
-    if isinstance(checkpointer, StoreCheckpointer) and kind == "delta":
-        save = checkpointer.save_compacted_delta
-    else:
-        save = checkpointer.save_compacted
-    sha256 = persistently(lambda: save(last.snapshot, last.operator, last.partition, data))
-    return Artefact(last.operator, last.partition, kind, last.snapshot, _place_of(chain), len(data), sha256)
+    made = merged_in_parts(
+        merged if kind == "full" else merged_deltas, [stored(checkpointer, artefact) for artefact in chain]
+    )
+    place = (last.snapshot, last.operator, last.partition, kind)
+    sha256, size = persistently(lambda: save_pieces(checkpointer, *place, made.pieces, compacted=True))
+    return Artefact(last.operator, last.partition, kind, last.snapshot, _place_of(chain), size, sha256)
 
 
 def _place_of(chain: Sequence[Artefact]) -> str:

@@ -27,7 +27,7 @@ from malstrom_py.rescale.moves.protocol import PackAhead, PackedAhead
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer, save_pieces
 from malstrom_py.snapshot.manifest import Artefact, Kind, artefact_path
-from malstrom_py.state.ahead_of_barrier import AheadOfBarrier, PackedPart, Stored, split
+from malstrom_py.state.ahead_of_barrier import AheadOfBarrier, PackedPart, split
 from malstrom_py.workers.transport.messages import Positions, Saved
 
 
@@ -203,12 +203,8 @@ def persistently(work: Callable[[], T]) -> T:
     return work()
 
 
-def _artefact(cut: CapturedState, step: str, stored: Stored, checkpointer: Checkpointer) -> Artefact:
-    snapshot, kind = SnapshotId(cut.snapshot), _kind_of(stored)
-    sha256 = persistently(lambda: save_pieces(checkpointer, snapshot, step, cut.worker, kind, stored.pieces))
-    path = artefact_path(snapshot, step, cut.worker, kind)
-    return Artefact(step, cut.worker, kind, snapshot, path, sum(map(len, stored.pieces)), sha256)
-
-
-def _kind_of(stored: Stored) -> Kind:
-    return "delta" if stored.is_delta else "full"
+def _artefact(cut: CapturedState, step: str, part: PackedPart, checkpointer: Checkpointer) -> Artefact:
+    snapshot = SnapshotId(cut.snapshot)
+    kind: Kind = "delta" if part.is_delta else "full"
+    sha256, size = persistently(lambda: save_pieces(checkpointer, snapshot, step, cut.worker, kind, part.made))
+    return Artefact(step, cut.worker, kind, snapshot, artefact_path(snapshot, step, cut.worker, kind), size, sha256)

@@ -46,6 +46,8 @@ from malstrom_py.rescale.moves.protocol import (
     StateChunk,
 )
 from malstrom_py.sources.base import Part
+from malstrom_py.state.artefact import StoredArtefact
+from malstrom_py.state.artefact_parts import in_parts
 from malstrom_py.state.keyed_state import Migrate
 from malstrom_py.state.memory import State
 from malstrom_py.worker_context import Resources, close_all
@@ -152,8 +154,7 @@ class Worker:
         self.id = member.worker
         self._resources = Resources(worker=member.worker, wake=wake)
         self._plan, self._batching = plan, batching
-        self._clock = clock
-        self._codec = codec
+        self._clock, self._codec = clock, codec
         self._incarnation = member.incarnation
         self._table = member.table
         self._cutting: SnapshotCapture | None = None
@@ -173,7 +174,7 @@ class Worker:
         )
         if tracked:
             track_keys(self._graph)
-        self.operators = self._graph.operators
+        self.operators = operators = self._graph.operators
         self._measuring = Measuring(member.worker, self._graph)
         self.reading = SourceDriver(self._graph, batching=batching, clock=clock, worker=member.worker)
         self._inputs = {region.name: each for region, each in zip(self._graph.regions, self._graph.inputs, strict=True)}
@@ -181,7 +182,6 @@ class Worker:
         self._messages = self._graph.messages
         self._switching = RoutingSwitch(self._graph, member, self._messages)
         self._sending = self._with_channels()
-        operators = self.operators
         self.sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
         self._closing = [op for op in operators.values() if isinstance(op, _CLOSED)]
         input_of_step = {step: self._inputs[region.name] for region in self._graph.regions for step in region.steps}
@@ -205,10 +205,12 @@ class Worker:
             for sink in self.sinks:
                 sink.open()
 
-    def install(self, step: str, chain: Sequence[bytes], migrate: Migrate | None) -> None:
+    def install(self, step: str, chain: Sequence[StoredArtefact], migrate: Migrate | None) -> None:
         """S5: install in a step the part of another worker's artefacts that this worker owns. Call before all else."""
+        operator = self._graph.operators[step]
         with self._resources:
-            self._graph.operators[step].install(chain, self.slots, migrate=migrate)
+            for part in in_parts(chain, self.slots, operator.installs_bytes):
+                operator.install(part, self.slots, migrate=migrate)
 
     def continue_chain(self, step: str, snapshot: str) -> None:
         """S2: write the next state of ``step`` as changes since ``snapshot``, in which it is what was installed."""

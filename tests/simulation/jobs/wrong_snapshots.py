@@ -232,11 +232,7 @@ def stopped_early(right: Any) -> Any:
 
 def always_continued(right: Callable[..., Any]) -> Callable[..., Any]:
     """A chain is continued also where a worker owns another part of it than before."""
-
-    def load_slots(*given: Any) -> Any:
-        return right(*given)._replace(taken=0, left=0)
-
-    return load_slots
+    return lambda *given, **named: True
 
 
 def noted_late(right: Callable[..., Any]) -> Callable[..., Any]:
@@ -295,7 +291,7 @@ WRONG: Final = {
     "the claim is omitted": Wrong(StoreCheckpointer, "claim", claim_omitted, 0),
     "sinks discard what is valid": Wrong(SinkCommits, "recover", all_discarded, 4),
     "what is valid is not committed": Wrong(beginning, "_make_ready", commit_forgotten, 0),
-    "a chain with slots of others is continued": Wrong(beginning, "load_slots", always_continued, 17),
+    "a chain with slots of others is continued": Wrong(beginning, "all_or_none", always_continued, 17),
     "enrich in flight is left out": Wrong(Enrich, "install", none_in_flight, 1, "enriched"),
     "collect buffers are left out": Wrong(CollectStep, "install", none_in_flight, 2, "collect"),
     "changes while state is packed ahead are missed": Wrong(AheadOfBarrier, "_packed", noted_late, 31),

@@ -177,9 +177,10 @@ class OpenFile:
         self._file = file
 
     def write(self, data: bytes) -> None:
-        self._file.content = bytes(data)[: len(data) // 2]  # the part that survives a crash or a full disk
+        before = self._file.content
+        self._file.content = before + data[: len(data) // 2]  # the part that survives a crash or a full disk
         self._disk._do("write", self._path)
-        self._file.content = bytes(data)
+        self._file.content = before + data
 
     def sync(self) -> None:
         self._disk._do("sync", self._path)

@@ -152,7 +152,7 @@ def test_s3_merged_deltas_are_kept_as_long_as_a_snapshot_that_names_them(start: 
     first = start.take(b"base")
     start.take(b"one", delta=True)
     third = start.take(b"two", delta=True)
-    digest = start.checkpointer.save_compacted_delta(third.id, "totals", 0, b"both")
+    digest = start.checkpointer.save_pieces(third.id, "totals", 0, "delta", [b"bo", b"th"], compacted=True)
     path = f"artefacts/{third.id}/totals-0.compacted.delta"
     merged = Artefact("totals", 0, "delta", third.id, path, len(b"both"), digest)
     id = start.new_id()

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -73,11 +73,11 @@ def a_name_is_given_before_the_contents_are_synced(patch: pytest.MonkeyPatch) ->
 @caught_by(oracle.crash_at_each_operation_of_a_commit)
 def the_manifest_comes_before_its_artefacts(patch: pytest.MonkeyPatch) -> None:
     right_manifest, right_save = StoreCheckpointer.save_manifest, StoreCheckpointer._save
-    later: list[tuple[StoreCheckpointer, str, bytes]] = []
+    later: list[tuple[StoreCheckpointer, str, list[bytes]]] = []
 
-    def save(self: StoreCheckpointer, path: str, data: bytes) -> str:
-        later.append((self, path, data))
-        return hashlib.sha256(data).hexdigest()
+    def save(self: StoreCheckpointer, path: str, pieces: Iterable[bytes]) -> str:
+        later.append((self, path, list(pieces)))
+        return hashlib.sha256(b"".join(later[-1][2])).hexdigest()
 
     def save_manifest(self: StoreCheckpointer, manifest: Manifest) -> None:
         right_manifest(self, manifest)
@@ -189,10 +189,10 @@ def the_digest_of_a_manifest_is_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 @caught_by(oracle.what_was_flipped_or_cut_is_never_loaded)
 def the_digest_of_an_artefact_is_not_compared(patch: pytest.MonkeyPatch) -> None:
-    def only_size(artefact: Any, data: bytes) -> str:
-        return "" if len(data) == artefact.size else "too short"
+    def only_size(artefact: Any, size: int, sha256: str) -> str:
+        return "" if size == artefact.size else "too short"
 
-    patch.setattr(verifying, "fault_of", only_size)
+    patch.setattr(verifying, "compared", only_size)
 
 
 @caught_by(oracle.what_was_flipped_or_cut_is_never_loaded)

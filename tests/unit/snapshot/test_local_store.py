@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -244,3 +245,14 @@ def test_a_place_says_no_more_than_where_it_is() -> None:
 
     assert place_of(ObjectStore("s3://bucket/x", options={"aws_secret_access_key": "hush"})) == "s3://bucket/x"
     assert place_of(Own()) == "Own"
+
+
+def test_pieces_that_fail_leave_no_file(tmp_path: Path) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"one"
+        raise SnapshotError("no more")
+
+    store = LocalStore(tmp_path)
+    with pytest.raises(SnapshotError, match="no more"):
+        store.put_pieces("orders/1", pieces())
+    assert store.list("") == []

@@ -43,7 +43,7 @@ def put(state: KeyedState, key: Any, value: Any) -> None:
 
 def artefacts(state: KeyedState, snapshot: str, parent: str | None) -> list[bytes]:
     made = state.artefact(AbsBarrier(snapshot, CapturingPersistenceBackend(), parent))
-    return [b"".join(one.pieces) for one in split(state.take_packed(), made)]
+    return [b"".join(one.made()) for one in split(state.take_packed(), made)]
 
 
 def stored(chain: Sequence[bytes]) -> dict[Any, Any]:

@@ -18,6 +18,7 @@ from malstrom_py.codec import Codec
 from malstrom_py.errors import SnapshotError
 from malstrom_py.state.artefact import (
     Opened,
+    StoredArtefact,
     artefact,
     assembled,
     by_slot,
@@ -28,7 +29,6 @@ from malstrom_py.state.artefact import (
     is_delta,
     merged,
     opened_chain,
-    selected,
 )
 from malstrom_py.state.column_image import ColumnImage, Form, Shape, merge_images, states_of, storable
 from malstrom_py.state.entries import encoded_entries
@@ -156,9 +156,8 @@ BASE = column_artefact(image_of({"a": (0.0, "y"), "d": (4.0, "z")}, pa.string())
 
 def test_a_selection_has_the_blocks_of_its_slots_and_their_forms() -> None:
     for slots in ({slot_of("a")}, {slot_of("d")}, set(), set(range(SLOTS))):
-        part = selected(lambda ranges: [BASE[start:end] for start, end in ranges], len(BASE), slots)
-        assert alike(read([part.data]), read([BASE], slots))
-        assert part.taken + part.left == len(Opened(BASE).blocks)
+        part = StoredArtefact(lambda ranges: [BASE[start:end] for start, end in ranges], len(BASE)).part(slots)
+        assert alike(read([part]), read([BASE], slots))
 
 
 def test_the_note_of_a_step_is_kept_beside_the_forms() -> None:

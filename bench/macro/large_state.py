@@ -1,0 +1,170 @@
+"""``python -m bench.macro.large_state``: state that memory has no room for, with snapshots, rescales and a kill -9.
+
+Each part gives all its keys in one order, round after round, with the number of the round, which is what the state of a
+key has counted before: so a state that is lost, old, or changed twice is found when its key comes again, and the output
+is only what is wrong. The job goes 1 -> 2 -> 1, a worker is killed in between, and the run ends after a whole round
+more. Rule: memory is the most that a process ever had (VmHWM).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic, sleep
+from typing import Final
+
+import malstrom_py as mp
+from bench.micro import machine
+from malstrom_py import sinks, sources
+
+PARTS: Final = 4
+_STRIDE: Final = 1_000_003
+"""No two keys that follow each other in a round are neighbours."""
+
+Row = tuple[str, int]
+State = tuple[int, str]
+
+
+def rounds(keys: int, part: int, start: int) -> Iterator[Row]:
+    """Yield the rows of a part from row ``start`` on, for ever: its keys, and how often each has come."""
+    mine = keys // PARTS
+    while True:
+        number, place = divmod(start, mine)
+        yield f"user-{place * _STRIDE % mine * PARTS + part:010d}", number
+        start += 1
+
+
+def counted(key: str, row: Row, state: State) -> tuple[str, State]:
+    """Count the rows of a key, in a state of about 100 bytes, and return what is wrong."""
+    count, text = state
+    is_right = count == row[1] and (not count or text == key * 5)
+    return "" if is_right else f"{key} has come {row[1]} times and has {count}", (row[1] + 1, key * 5)
+
+
+def _none() -> State:
+    return 0, ""
+
+
+class Peaks:
+    """The most memory of each process of this job so far, which is read twice a second."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, int] = {}
+        self._ended = Event()
+        Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.5):
+            for pid in (os.getpid(), *_below(os.getpid())):
+                if (peak := _peak_of(pid)) is not None:
+                    self.of[pid] = peak
+
+    def close(self) -> None:
+        self._ended.set()
+
+
+def _below(pid: int) -> Iterator[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return
+    for child in map(int, children):
+        yield child
+        yield from _below(child)
+
+
+def _peak_of(pid: int) -> int | None:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return next((int(line.split()[1]) >> 10 for line in lines if line.startswith("VmHWM")), None)
+
+
+def _until(what: str, is_so: Callable[[], bool]) -> None:
+    began_s = monotonic()
+    while not is_so():
+        sleep(0.5)
+    print(f"  {monotonic() - began_s:7.1f} s until {what}", flush=True)
+
+
+def _last(handle: mp.JobHandle) -> str | None:
+    status = handle.status().snapshots
+    return None if status is None else status.last
+
+
+def run(*, keys: int, memory: str, seconds: float, interval_s: float, folder: Path) -> bool:
+    """Run the job, print what it took, and return whether it was exact."""
+    out, peaks = folder / "out", Peaks()
+    job = mp.Job("large-state")
+    keyed = job.source("in", sources.Generator(partial(rounds, keys), parts=PARTS)).key_by("key", itemgetter(0))
+    wrong = keyed.stateful_map("count", counted, default=_none).filter("wrong", bool)
+    wrong.sink("out", sinks.Files(out, format="json"))
+    runtime = mp.Processes(
+        1, state=mp.State(memory, folder / "disk"), snapshots=mp.Snapshots(folder / "kept", interval_s=interval_s)
+    )
+    handle = runtime.start(job)
+
+    def read() -> int:
+        return handle.status().counts.read
+
+    def next_snapshot() -> None:
+        last = _last(handle)
+        _until("a snapshot is complete", lambda: _last(handle) != last)
+
+    _until("all keys have come", lambda: read() >= keys)
+    next_snapshot()
+    for size in (2, 1):
+        began_s = monotonic()
+        handle.rescale(size, timeout_s=3600)
+        print(f"  {monotonic() - began_s:7.1f} s for a rescale to {size} workers", flush=True)
+        sleep(seconds)
+        next_snapshot()
+    victim = max(worker.pid for worker in handle.metrics().workers)
+    os.kill(victim, signal.SIGKILL)
+    _until("the job is up again", lambda: handle.status().restarts == 1 and handle.status().phase == "steady")
+    before = read()
+    _until("all keys have come again", lambda: read() >= before + keys + keys // 4)
+    next_snapshot()
+    workers = handle.metrics().workers
+    print(f"  on disk {sum(one.state_on_disk for one in workers) >> 20} MB")
+    handle.stop()
+    peaks.close()
+    import shutil
+
+    shutil.copytree(out, "/tmp/farm/s13/h4/out", dirs_exist_ok=True)
+    lines = [line for file in out.glob("*.json") for line in file.read_text().splitlines()]
+    for pid, peak in peaks.of.items():
+        print(f"  {'the coordinator' if pid == os.getpid() else f'process {pid}'}: {peak} MB at most")
+    print(f"  {'exact' if not lines else f'WRONG: {len(lines)} rows, such as {lines[0]}'}")
+    return not lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=3_000_000)
+    parser.add_argument("--memory", default="64MB")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long it runs after each rescale")
+    parser.add_argument("--interval-s", type=float, default=5.0, help="of snapshots")
+    given = parser.parse_args()
+    print(machine.describe())
+    with tempfile.TemporaryDirectory() as folder:
+        is_exact = run(
+            keys=given.keys,
+            memory=given.memory,
+            seconds=given.seconds,
+            interval_s=given.interval_s,
+            folder=Path(folder),
+        )
+    raise SystemExit(not is_exact)
+
+
+if __name__ == "__main__":
+    main()
