@@ -36,6 +36,8 @@ class CollectStep(StatefulOperator):
         self._size = size
         self._every_s = every_s
         self.scheduled = every_s is not None
+        self.keeps_on_disk = every_s is None  # lists with a time to wait are as many as come in that time
+        self.state.due_at = (lambda key, state: state[1]) if context.timed else None
         # A key's state is its values, their largest timestamp, and the time of its first value on this worker's clock.
         # A state in flight or in a snapshot holds the time waited instead, because clocks differ. A restored key
         # continues to wait from the moment at which this operator was built.
@@ -64,6 +66,9 @@ class CollectStep(StatefulOperator):
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         if self.context.timed or epoch.time == MAX_EPOCH:
             self._take_out([key for key, (_, latest, _) in self.state.values.items() if latest <= epoch.time], out)
+            ended = epoch.time == MAX_EPOCH
+            for keys in self.state.bring_all() if ended else self.state.bring_due(epoch.time):
+                self._take_out(keys, out)
         out.forward(epoch)
 
     def on_schedule(self, out: Outlet, clock: Clock) -> None:

@@ -38,6 +38,7 @@ class Final(StatefulOperator):
     """
 
     takes_columns = True
+    keeps_on_disk = True
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
@@ -77,14 +78,20 @@ class Final(StatefulOperator):
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         if epoch.time == MAX_EPOCH:
-            last = self.state.values
-            self.changes(last)
-            if isinstance(last, FigureStates) and len(last):
-                keys, figures = last.groups.finish()
-                of_names = dict(zip(self._names, figures, strict=True))
-                columns = record_batch(of_names)
-                out.send(ColumnBatch(columns, key_column=keys, form=self._form, computed=self._computed))
-            elif len(last):
-                out.send(Batch([value for (value,) in last.values()], keys=list(last)))
-            last.clear()
+            self._send_last(out)
+            for _ in self.state.bring_all():
+                self._send_last(out)
         out.forward(epoch)
+
+    def _send_last(self, out: Outlet) -> None:
+        """Send the values in memory, and forget them."""
+        last = self.state.values
+        self.changes(last)
+        if isinstance(last, FigureStates) and len(last):
+            keys, figures = last.groups.finish()
+            of_names = dict(zip(self._names, figures, strict=True))
+            columns = record_batch(of_names)
+            out.send(ColumnBatch(columns, key_column=keys, form=self._form, computed=self._computed))
+        elif len(last):
+            out.send(Batch([value for (value,) in last.values()], keys=list(last)))
+        last.clear()

@@ -8,7 +8,7 @@ dict that came with a move or from a snapshot becomes arrays with the next colum
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,6 +29,12 @@ Pane = dict[Any, Any] | Groups
 
 _SPANS_FEW: Final = 16
 """The rows of as many spans are picked span by span, which is faster than to sort them."""
+
+_TOGETHER: Final = 1024
+"""So many keys of a pane become Python objects together."""
+
+_SAMPLE: Final = 16
+"""Of so many keys is counted in how many panes they are."""
 
 _ROWS_MANY: Final = 1 << 15
 """With as many rows for each span, only those that are out of order are picked: more calls, but fewer copies."""
@@ -142,9 +148,10 @@ class Panes(ManyValues):
     ) -> dict[Any, Any]:
         states: dict[Any, Any] = {}
         for part in [self.open[pane] for pane in panes]:
-            for key, state in self.as_dict(part).items():
-                if keys is None or key in keys:
-                    states[key] = merge(states[key], state) if key in states else state
+            there = self.as_dict(part)
+            for key in there if keys is None else filter(there.__contains__, keys):
+                state = there[key]
+                states[key] = merge(states[key], state) if key in states else state
         return states
 
     def as_dict(self, pane: Pane) -> dict[Any, Any]:
@@ -297,13 +304,16 @@ class Panes(ManyValues):
 
     def take(self, keys: Sequence[Any]) -> list[Any]:
         taken = self.many(keys)
-        for there in self.open.values():
+        for pane, there in list(self.open.items()):
             if isinstance(there, dict):
                 for key in keys:
                     there.pop(key, None)
             else:
                 _, ids = _places(there, keys)
                 there.take(ids)
+            if not len(there):  # its windows may be closed
+                self.pop_pane(pane)
+        self.forget_keys()
         return taken
 
     def set_many(self, keys: Iterable[Any], values: Iterable[Mapping[int, Any]]) -> None:
@@ -321,8 +331,23 @@ class Panes(ManyValues):
                     there = self.rows_at(pane)
             there.update(states)
 
+    @property
+    def keys_about(self) -> int:
+        some = list(islice(self, _SAMPLE))
+        each = sum(map(len, self.many(some)))
+        return sum(map(len, self.open.values())) * len(some) // each if some else 0
+
+    def objects(self, keys: Sequence[Any]) -> list[Any] | None:
+        if not any(isinstance(there, dict) for there in self.open.values()):
+            return None
+        return list(chain.from_iterable(states.values() for states in self.many(keys)))
+
     def __iter__(self) -> Iterator[Any]:
-        yield from dict.fromkeys(chain.from_iterable(map(keys_in, self.open.values())))
+        panes = [there for there in self.open.values() if len(there)]
+        for there in panes[:1]:  # of which a sample is taken without a list of all
+            yield from there if isinstance(there, dict) else _keys_in_turn(there)
+        if panes[1:]:
+            yield from islice(dict.fromkeys(chain.from_iterable(map(keys_in, panes))), len(panes[0]), None)
 
     def __reversed__(self) -> Iterator[Any]:
         return iter(tuple(self)[::-1])
@@ -389,6 +414,12 @@ def _changed_in(groups: Groups) -> pa.Array:
     ids = groups.changed.nonzero()[0]
     groups.changed[ids] = False
     return groups.keys(ids)
+
+
+def _keys_in_turn(groups: Groups) -> Iterator[Any]:
+    ids = groups.live()
+    for start in range(0, len(ids), _TOGETHER):
+        yield from listed_keys(groups.keys(ids[start : start + _TOGETHER]))
 
 
 def keys_in(pane: Pane) -> list[Any]:

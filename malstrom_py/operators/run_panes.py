@@ -243,9 +243,9 @@ class RunPanes(Panes):
         self.to_rows()
         of_keys: dict[Any, list[tuple[int, int, Any]]] = {}
         for pane in panes:
-            for key, known in self._held[pane].items():
-                if keys is not None and key not in keys:
-                    continue
+            there = self._held[pane]
+            for key in there if keys is None else filter(there.__contains__, keys):
+                known = there[key]
                 if key in of_keys:
                     of_keys[key] += _numbered(known, pane)
                 else:

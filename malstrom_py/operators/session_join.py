@@ -76,6 +76,7 @@ class SessionJoin(SessionWindows):
     """
 
     two_sided = True
+    keeps_on_disk = False
 
     def __init__(self, context: StepContext, *, how: How, gap: int) -> None:
         self.watch = self._unmatched = Unmatched(context)

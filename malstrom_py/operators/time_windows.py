@@ -90,13 +90,16 @@ class TimeWindows(WindowOperator):
         self.takes_columns = self._has_names or (in_arrays and self._columns.are_compiled)
         self._by_columns = self.takes_columns and in_arrays
         make = partial(RunPanes, own=gathering.own) if by_runs else Panes
-        self._panes = make(
+        self._make = partial(
+            make,
             gathering.aggregations if self._by_columns else (),
             single=gathering.names is None,
             note=weakly(self.state.note_column),
         )
+        self._panes = self._make()
         self._runs = self._panes if isinstance(self._panes, RunPanes) else None
         self.state.values = self._panes
+        self.state.due_at = weakly(self._due_at)
         self.combine = PreAggregation(gathering.aggregations, self._span, self._origin, self._size + self._span)
         """Gathers what this step can merge, before the exchange (F5)."""
         self._reached = MIN_EPOCH
@@ -297,38 +300,57 @@ class TimeWindows(WindowOperator):
         return range(last, at - self._size, -self._step)
 
     def close(self, reached: int, out: Outlet) -> None:
-        panes, size, step = self._panes.open, self._size, self._step
+        before, self._reached = self._reached, max(self._reached, reached)
+        self._close(self._panes, before, reached, out)
+        for keys in self.state.bring_due(reached):
+            # Apart from the panes in memory, whose windows have been sent.
+            piece = self._make()
+            piece.set_many(keys, self._panes.take(keys))
+            self._close(piece, before, reached, out)
+            left = list(piece)
+            self._panes.set_many(left, piece.many(left))
+
+    def _close(self, panes: Panes, before: int, reached: int, out: Outlet) -> None:
+        """Send the windows of ``panes`` that end after ``before``, until ``reached``."""
+        size, step = self._size, self._step
         results = _Results(self._gathering.names, size, timed=bool(self.context.timed) and not self._by_clock)
-        while panes:
-            start = min(panes) if self._whole else self._first_open(min(panes))
+        while panes.open:
+            start = self._first_open(min(panes.open), before)
             if min(start + size - 1, MAX_EPOCH) > reached:
                 break
-            states = self._states_of(start)
-            for pane in [pane for pane in panes if pane == start or (not self._whole and pane < start + step)]:
-                gone = self._panes.pop_pane(pane)
+            states = self._states_of(panes, start)
+            for pane in [pane for pane in panes.open if pane == start or (not self._whole and pane < start + step)]:
+                gone = panes.pop_pane(pane)
                 if isinstance(gone, dict):
                     self.state.note(gone)
                 elif self.state.is_tracked:
                     self.state.note_column(gone.keys())
             self._changed.pop(start, None)
-            self._reached = start + size - 1
+            before = start + size - 1
             if isinstance(states, dict) or start + size > MAX_EPOCH:  # or beyond what columns hold
                 results.send(out)
-                self._send_window(start, start + size, self._panes.as_results(states), out)
+                self._send_window(start, start + size, panes.as_results(states), out)
             elif not results.add(start, states):
                 results.send(out)
                 results.add(start, states)
-            self._panes.forget_keys()
+            panes.forget_keys()
         results.send(out)
-        self._reached = max(self._reached, reached)
 
-    def _first_open(self, pane: int) -> int:
-        """Return the start of the first window with ``pane`` that is not closed."""
-        return next(start for start in reversed(self._windows_at(pane)) if start + self._size - 1 > self._reached)
+    def _due_at(self, key: Any, state: dict[Any, Any]) -> int:
+        """Return the last moment of the first window with ``state`` that is not closed."""
+        first = min(state)  # a pane, or pane and number
+        start = self._first_open(first[0] if isinstance(first, tuple) else first, self._reached)
+        return min(start + self._size - 1, MAX_EPOCH)
 
-    def _states_of(self, start: int, keys: Collection[Any] | None = None) -> Pane:
+    def _first_open(self, pane: int, before: int) -> int:
+        """Return the start of the first window with ``pane`` that ends after ``before``."""
+        if self._whole:
+            return pane
+        return next(start for start in reversed(self._windows_at(pane)) if start + self._size - 1 > before)
+
+    def _states_of(self, panes: Panes, start: int, keys: Collection[Any] | None = None) -> Pane:
         """Return the states of a window by key, merged over its panes; of ``keys``, None: of all."""
-        panes, merge = self._panes, self._gathering.merge
+        merge = self._gathering.merge
         if self._whole or merge is None:
             there = panes.open.get(start, {})
             if keys is None:
@@ -342,12 +364,12 @@ class TimeWindows(WindowOperator):
     def update(self, out: Outlet, *, rows_min: int = 1) -> None:
         for start in sorted(self._changed):
             changed = self._changed[start]
-            due = {key for key, rows in changed.items() if rows >= rows_min}
+            due = [key for key, rows in changed.items() if rows >= rows_min]
             for key in due:
                 del changed[key]
-            self._send_window(
-                start, start + self._size, self._panes.as_dict(self._states_of(start, due)), out, update=True
-            )
+            for keys in self.state.brought(due):
+                states = self._panes.as_dict(self._states_of(self._panes, start, keys))
+                self._send_window(start, start + self._size, states, out, update=True)
 
 
 class _Results:

@@ -28,6 +28,7 @@ from malstrom_py.operators.base import ColumnsRead, Outlet, StepContext
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, keys_of
 from malstrom_py.operators.run_panes import UNNUMBERED
 from malstrom_py.operators.stateless import spread
+from malstrom_py.state.many_values import SETTLES
 from malstrom_py.windows import WindowResult
 
 _ABSENT: Final[Any] = object()
@@ -215,6 +216,7 @@ class WindowOperator(StatefulOperator):
     """The base of the window steps. ``by_clock``: windows go by the runtime's clock, in ms."""
 
     figures = True
+    keeps_on_disk = True
 
     @classmethod
     def columns_read(cls, **options: Any) -> ColumnsRead | None:
@@ -423,10 +425,12 @@ class SessionWindows(WindowOperator):
 
     def close(self, reached: int, out: Outlet) -> None:
         sessions, gap, timers = self.state.values, self._gap, self.state.timers
-        due = dict.fromkeys(key for key, _ in timers.due(reached))
-        self.state.note(due)
         ended: dict[tuple[int, int], dict[Any, Any]] = {}
-        for key in due:
+        changed: set[Any] = set()
+        for key, _ in self.state.fired(timers, reached):
+            if len(changed) >= SETTLES and self.state.cold is not None:
+                self._send_ended(ended, changed, out)
+            changed.add(key)
             there = sessions.pop(key, ())
             left = [one for one in there if min(one[1] + gap - 1, MAX_EPOCH) > reached]
             for one in there[: len(there) - len(left)]:
@@ -436,11 +440,19 @@ class SessionWindows(WindowOperator):
                 timers.set(key, min(left[0][1] + gap - 1, MAX_EPOCH))
             else:
                 self._changed.pop(key, None)
+        self._send_ended(ended, changed, out)
+
+    def _send_ended(self, ended: dict[tuple[int, int], dict[Any, Any]], changed: set[Any], out: Outlet) -> None:
+        """Send the results of sessions by their end, then start, and forget them; note the ``changed`` keys."""
+        self.state.note(changed)
         for end, start in sorted(ended):
             self._send_window(start, end, ended[end, start], out)
+        ended.clear()
+        changed.clear()
 
     def update(self, out: Outlet, *, rows_min: int = 1) -> None:
-        for key in [key for key, rows in self._changed.items() if rows >= rows_min]:
+        due = [key for key, rows in self._changed.items() if rows >= rows_min]
+        for key in chain.from_iterable(self.state.brought(due)):
             del self._changed[key]
             for one in self.state.values.get(key, ()):
                 self._send_window(one[0], one[1] + self._gap, {key: self._value_of(one)}, out, update=True)
@@ -490,12 +502,18 @@ class CountWindows(WindowOperator):
 
     def close(self, reached: int, out: Outlet) -> None:
         if reached == MAX_EPOCH:
-            states = self.state.values
-            self.state.note(states)
-            for key, window in states.items():
-                # The epochs sent since may have passed its records; this time has not been passed anywhere.
-                self._send_full(key, window, out, time=MAX_EPOCH - 1)
-            states.clear()
+            self._send_rest(out)
+            for _ in self.state.bring_all():
+                self._send_rest(out)
+
+    def _send_rest(self, out: Outlet) -> None:
+        """Send the windows in memory, and forget them."""
+        states = self.state.values
+        self.state.note(states)
+        for key, window in states.items():
+            # The epochs sent since may have passed its records; this time has not been passed anywhere.
+            self._send_full(key, window, out, time=MAX_EPOCH - 1)
+        states.clear()
 
     def _send_full(self, key: Any, window: list[Any], out: Outlet, *, time: int | None = None) -> None:
         count, first, last, state = window

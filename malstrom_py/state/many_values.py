@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
-from itertools import chain, compress, repeat
+from itertools import chain, compress, islice, repeat
 from operator import is_, is_not
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -84,6 +84,15 @@ class ManyValues(MutableMapping[Any, Any]):
     def held(self) -> Iterable[Any]:
         """Return the keys whose value is not None: all, unless a subclass has such values."""
         return self
+
+    @property
+    def keys_about(self) -> int:
+        """About how many keys have a value."""
+        return len(self)
+
+    def objects(self, keys: Sequence[Any]) -> list[Any] | None:
+        """Return the Python objects that the values of ``keys`` are in memory; None if they are arrays."""
+        return None
 
     def changed_keys(self) -> Iterable[Any]:
         """Return, once, keys whose values have changed and that were not noted: for steps that flag changes."""
@@ -343,6 +352,18 @@ class StepValues:
                 self.settle()
             if since is None or not keys:
                 return
+
+    def bring_all(self) -> Iterator[list[Any]]:
+        """Do as `bring_due`, for all keys that are on disk at the time of the call."""
+        return iter(()) if self.cold is None else self.brought(self.cold.keys())
+
+    def brought(self, keys: Iterable[Any]) -> Iterator[list[Any]]:
+        """Yield ``keys`` once their values are in memory: in pieces, if some may be on disk."""
+        left = iter(keys)
+        while piece := list(left if self.cold is None else islice(left, SETTLES)):
+            self.bring(piece)
+            yield piece
+            self.settle()
 
     def expect(self, rows: int) -> None:
         """Note that ``rows`` come, whose values are all in memory."""

@@ -173,10 +173,18 @@ class StepMemory:
         """Count the states, measure some of them, and return their bytes."""
         self._again = min(2 * self._again, _SURE_ROWS)
         values = self._state.values
-        self._measured, self._came = len(values), 0
+        self._came = 0
         if isinstance(values, ManyValues):
-            keys, size = self._state.sampled_bytes(2 * _SAMPLE, _SAMPLED_BYTES)
+            self._measured = values.keys_about
+            some = list(islice(values, 2 * _SAMPLE))
+            objects = values.objects(some)
+            if objects is None:
+                keys, size = self._state.sampled_bytes(2 * _SAMPLE, _SAMPLED_BYTES)
+            else:
+                more = max(0, len(objects) - len(some)) * _OF_KEY
+                keys, size = len(some), more + sum(map(footprint, chain(some, objects)))
         else:
+            self._measured = len(values)
             some = list(islice(values, _SAMPLE))
             some += islice(reversed(values), min(_SAMPLE, len(values) - len(some)))
             keys, size = len(some), sum(map(footprint, chain(some, map(values.get, some))))

@@ -24,7 +24,10 @@ from malstrom_py.operators.panes import Panes
 from malstrom_py.operators.pre_aggregation import PreAggregation
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import Gathering, gather_all, gather_one
+from malstrom_py.rescale.keys.key_hash import encode_key
 from malstrom_py.state.artefact import contents, entries_in, is_delta, merged
+from malstrom_py.state.memory import StateMemory
+from malstrom_py.testing.disk import MemoryDisk
 from malstrom_py.testing.exact import same
 from malstrom_py.windows import WindowResult
 from tests.unit.operators.stepping import Stepped
@@ -426,3 +429,65 @@ def test_changed_keys_of_arrays_that_become_a_dict_are_noted_once() -> None:
     assert panes.rows_at(0) == {"ant": 1, "bee": 2, "cat": 1}
     assert noted == [["bee", "cat"]]
     assert list(panes.changed_keys()) == []
+
+
+def test_keys_in_several_panes_are_counted_about_once() -> None:
+    rows, columns = Panes(), Panes([agg.count()])
+    for pane in range(0, 40, 10):
+        keys = [f"key-{number}" for number in range(pane, pane + 100)]
+        rows.set_many(keys, [{pane: 1} for _ in keys])
+        columns.fold(pane, columns.symbols.of(pa.array(keys)), [None])
+    assert (list(rows), list(columns)) == ([f"key-{number}" for number in range(130)],) * 2
+    assert 100 <= rows.keys_about == columns.keys_about <= 400
+    assert columns.objects(["key-99"]) is None
+    assert rows.objects(["key-99", "key-5"]) == [1] * 5
+
+
+def test_panes_without_a_key_are_gone() -> None:
+    panes = Panes([agg.count()])
+    panes.fold(0, panes.symbols.of(pa.array(["ant", "bee"])), [None])
+    panes.set_many(["ant"], [{10: 5}])
+    assert panes.take(["ant", "cat"]) == [{0: 1, 10: 5}, None]
+    assert list(panes.open) == [0]
+
+
+# State on disk
+
+
+def within(step: Stepped, limit: int) -> Stepped:
+    operator_of(step).keep_within(StateMemory(limit, MemoryDisk, encode_key))
+    return step
+
+
+def test_windows_of_columns_that_memory_has_room_for_remain_columns() -> None:
+    step = within(stepped("two sums", "sliding"), 1 << 30)
+    for start in range(0, 8, 4):
+        step.push(columns_of([(f"key-{number}", start, number) for number in range(500)], "text", "int"))
+    assert panes_of(step).in_arrays
+    assert all(isinstance(batch, ColumnBatch) for batch in step.push(Epoch(MAX_EPOCH)).batches())
+    assert operator_of(step).state.memory.cold.bytes == 0  # type: ignore[union-attr]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    run=runs(),
+    how=st.sampled_from(sorted(HOW)),
+    size=st.sampled_from(sorted(SIZES)),
+    layouts=LAYOUTS,
+    limit=st.sampled_from([0, 0, 500, 2_000]),
+)
+def test_windows_of_columns_give_the_same_with_state_on_disk(
+    run: tuple[str, str, list[list[Cell]]], how: str, size: str, layouts: list[str], limit: int
+) -> None:
+    keys, values, batches = run
+    one, other = stepped(how, size), within(stepped(how, size), limit)
+    for number, (cells, layout) in enumerate(zip(batches, layouts, strict=False)):
+        epoch = Epoch(10 * number - 20)
+        timely = [cell for cell in cells if cell[1] > epoch.time - 10]
+        for step in (one, other) if timely else ():
+            step.push(rows_of(timely) if layout == "rows" else columns_of(timely, keys, values))
+        for step in (one, other):
+            step.push(epoch)
+    one.push(Epoch(MAX_EPOCH))
+    other.push(Epoch(MAX_EPOCH))
+    alike(one, other)
