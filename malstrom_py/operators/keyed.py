@@ -86,6 +86,9 @@ class StatefulOperator(Operator):
         self.state.memory = memory.keep(self.state)
         self.installs_bytes = min(PART_BYTES, memory.limit)
         self.state.untried = True  # one that cannot be stored is an error now, not when memory is full
+        if self.two_sided:
+            self.on_side = partial(weakly(self._side_within_memory), weakly(self.on_side))  # type: ignore[method-assign]
+            return
         process = self.on_batch if isinstance(self.on_batch, partial) else weakly(self.on_batch)  # with a ttl one
         self.on_batch = partial(weakly(self._within_memory), process)  # type: ignore[method-assign]  # for this one alone
 
@@ -97,6 +100,11 @@ class StatefulOperator(Operator):
                 self.state.bring(keys_of(batch, self.context.step))
         process(batch, out)
         self.state.settle()
+
+    def _side_within_memory(
+        self, process: Callable[[int, Batch, Outlet], None], side: int, batch: Batch, out: Outlet
+    ) -> None:
+        self._within_memory(partial(process, side), batch, out)
 
     def expire_after(self, ttl: int, *, by_clock: bool) -> None:
         """Drop a key's state at a record later than its last one + ``ttl``, or once the frontier passes that time.

@@ -76,7 +76,6 @@ class SessionJoin(SessionWindows):
     """
 
     two_sided = True
-    keeps_on_disk = False
 
     def __init__(self, context: StepContext, *, how: How, gap: int) -> None:
         self.watch = self._unmatched = Unmatched(context)
@@ -87,6 +86,7 @@ class SessionJoin(SessionWindows):
         self._small = SmallBatches(_ROWS_FEW)
         self.state.arrays = partial(SessionRows, gap, weakly(self.tracks))
         self.state.entering = weakly(self._entering)
+        self.state.due_at = weakly(self._due_at)
 
     def given(self, state: Any) -> Any:
         return session_state(records_of(state), self._gap) if isinstance(state, Mapping) else state
@@ -94,9 +94,14 @@ class SessionJoin(SessionWindows):
     def _entering(self, key: Any, state: Any) -> Any:
         """Return a state as rows have it, whose timer is set: columns have none. That of rows may be earlier."""
         sessions = self.given(state)
-        if not self.state.timers.times(key):
-            self.state.timers.set(key, min(sessions[0][1] + self._gap - 1, MAX_EPOCH))
+        due = self._due_at(key, sessions)
+        if not any(time <= due for time in self.state.timers.times(key)):
+            self.state.timers.set(key, due)
         return sessions
+
+    def _due_at(self, key: Any, sessions: Any) -> int:
+        """Return when the first of the sessions of a key ends."""
+        return int(min(sessions[0][1] + self._gap - 1, MAX_EPOCH))
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self._unmatched.arrived(side, batch)
@@ -106,6 +111,11 @@ class SessionJoin(SessionWindows):
             self.on_batch(batch, out)
 
     def close(self, reached: int, out: Outlet) -> None:
+        self._close_in_memory(reached, out)
+        for _ in self.state.bring_due(reached):  # their timers are set as they come
+            super().close(reached, out)
+
+    def _close_in_memory(self, reached: int, out: Outlet) -> None:
         rows = self.state.values
         if isinstance(rows, SessionRows):
             try:

@@ -6,7 +6,7 @@ columns, also in snapshots and moves. Otherwise they become rows; pairs are the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
@@ -54,6 +54,7 @@ class TableJoin(StatefulOperator):
     """
 
     two_sided = True
+    keeps_on_disk = True
 
     def __init__(
         self, context: StepContext, *, keeps: bool, waits: bool, wait: int | None = None, fixed: bool = False
@@ -62,6 +63,8 @@ class TableJoin(StatefulOperator):
         self._keeps, self._waits, self._wait, self._fixed = keeps, waits, wait, fixed
         self.watch = self._unmatched = Unmatched(context)
         self.state.entering = weakly(self._entering)
+        if waits:
+            self.state.due_at = weakly(self._due_at)
         self.takes_columns = wait is None and context.timed is not None
         if self.takes_columns:  # a wait that ends needs the timers of rows
             self.state.arrays = partial(ColumnTable, timed=bool(context.timed), tracked=weakly(self.tracks))
@@ -190,22 +193,35 @@ class TableJoin(StatefulOperator):
             )
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        states = self.state.values
-        if not isinstance(states, ColumnTable):
-            if self._waits:
-                self._end_waiting(epoch.time, states, out)
-        elif epoch.time == MAX_EPOCH:
-            pairs = states.end_waiting()
-            if pairs is not None:
-                self._lack_partners(len(pairs[0]))
-                if self._keeps:
-                    out.send(_paired(*pairs))
+        states, reached = self.state.values, epoch.time
+        if isinstance(states, ColumnTable):
+            if reached == MAX_EPOCH:
+                self._end_columns(states, out)
+        elif self._waits:
+            all_keys = (key for key, state in states.items() if state[0] is None)
+            self._end_waiting(all_keys if reached == MAX_EPOCH else (), reached, out)
+        for keys in self.state.bring_due(reached):
+            self._end_waiting(keys, reached, out)
         out.forward(epoch)
 
-    def _end_waiting(self, reached: int, states: MutableMapping[Any, Any], out: Outlet) -> None:
-        due = dict.fromkeys(key for key, _ in self.state.timers.due(reached))
-        if reached == MAX_EPOCH:
-            due = dict.fromkeys(key for key, state in states.items() if state[0] is None)
+    def _due_at(self, key: Any, state: Any) -> int | None:
+        """Return when the first of the records that wait waits no longer; without ``wait`` at the end."""
+        if self._wait is None:
+            return MAX_EPOCH if state[1] else None
+        return min((self._end_of(time) for _, time in state[1]), default=None)
+
+    def _end_columns(self, table: ColumnTable, out: Outlet) -> None:
+        pairs = table.end_waiting()
+        if pairs is not None:
+            self._lack_partners(len(pairs[0]))
+            if self._keeps:
+                out.send(_paired(*pairs))
+
+    def _end_waiting(self, keys: Iterable[Any], reached: int, out: Outlet) -> None:
+        """End the waits of ``keys``, and of those with timers, that have come to an end."""
+        states = self.state.values
+        due = dict.fromkeys(keys)
+        due.update(dict.fromkeys(key for key, _ in self.state.timers.due(reached) if key in states))
         self.state.note(due)
         if reached == MAX_EPOCH and not self._keeps:
             self._lack_partners(sum(len(states.pop(key)[1]) for key in due))

@@ -54,11 +54,13 @@ class TimeJoin(StatefulOperator):
 
     two_sided = True
     takes_columns = True
+    keeps_on_disk = True
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.watch = self.unmatched = Unmatched(context)
         self.state.entering = weakly(self._entering)
+        self.state.due_at = _due_at
         self._small = SmallBatches(_ROWS_FEW)
         self.dropped = 0
         """How many records without a partner `act` has dropped since the last epoch."""
@@ -95,6 +97,8 @@ class TimeJoin(StatefulOperator):
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         if not self.end_columns(epoch.time, out):
             self._end_rows(epoch.time, out)
+        for _ in self.state.bring_due(epoch.time):  # their timers are set as they come
+            self._end_rows(epoch.time, out)
         out.forward(epoch)
 
     def end_columns(self, reached: int, out: Outlet) -> bool:
@@ -104,7 +108,7 @@ class TimeJoin(StatefulOperator):
     def _end_rows(self, reached: int, out: Outlet) -> None:
         """Send what is decided at ``reached``, and drop what is past."""
         states, timers = self.state.values, self.state.timers
-        due = dict.fromkeys(key for key, _ in timers.due(reached))
+        due = dict.fromkeys(key for key, _ in timers.due(reached) if key in states)
         self.state.note(due)
         ended: list[Timed] = []
         for key in due:
@@ -132,6 +136,11 @@ class TimeJoin(StatefulOperator):
         if rows:
             times, keys, values = map(list, zip(*rows, strict=True))
             out.send(Batch(values, keys=keys, timestamps=times))
+
+
+def _due_at(key: Any, state: list[Any]) -> int | None:
+    due: int | None = state[-1]
+    return due
 
 
 def _put(state: list[Any], at: int, time: int, value: Any) -> int:

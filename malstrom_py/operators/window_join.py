@@ -59,6 +59,7 @@ class WindowJoin(StatefulOperator):
 
     two_sided = True
     takes_columns = True
+    keeps_on_disk = True
 
     def __init__(self, context: StepContext, *, how: How, size: int, step: int, origin: int = 0) -> None:
         super().__init__(context)
@@ -67,6 +68,7 @@ class WindowJoin(StatefulOperator):
         self.watch = self._unmatched = Unmatched(context)
         self._panes = JoinPanes(gcd(size, step), origin, weakly(self.tracks))
         self.state.values = self._panes
+        self.state.due_at = weakly(self._due_at)
         self._reached = MIN_EPOCH
 
     def continue_at(self, epoch: int) -> None:
@@ -77,7 +79,9 @@ class WindowJoin(StatefulOperator):
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
         self._unmatched.arrived(side, batch)
-        if not (self._panes.takes(batch) and self._panes.add_columns(side, batch)):
+        panes = self._panes
+        # With states on disk a batch's keys are looked for in memory, where rows are found by key.
+        if not (self.state.cold is None and panes.takes(batch) and panes.add_columns(side, batch)):
             self._add_rows(side, batch)
         if self.state.untried:
             self.state.try_first()
@@ -93,12 +97,30 @@ class WindowJoin(StatefulOperator):
             raise
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        self._close(epoch.time, out)
+        before, reached = self._reached, epoch.time
+        self._close(self._panes, reached, out)
+        self._reached = before
+        for keys in self.state.bring_due(reached):  # the windows of all others are closed
+            apart = JoinPanes(gcd(self._size, self._step), self._origin)
+            apart.set_many(keys, self._panes.take(keys))
+            self._reached = before
+            self._close(apart, reached, out)
+            left = list(apart)
+            self._panes.set_many(left, apart.many(left))
+            self.state.settle()
+            self._reached = before
+        self._reached = max(before, reached)
         out.forward(epoch)
 
-    def _close(self, reached: int, out: Outlet) -> None:
+    def _due_at(self, key: Any, state: Any) -> int:
+        """Return the last moment of the first window of a key that is not closed."""
+        start = min(state)
+        first = start if self._size == self._step else self._first_open(start)
+        return min(first + self._size - 1, MAX_EPOCH)
+
+    def _close(self, panes: JoinPanes, reached: int, out: Outlet) -> None:
         """Send the pairs of all windows whose last moment is at most ``reached``, and drop their state."""
-        panes, size, step, starts, at = self._panes, self._size, self._step, self._panes.starts(), 0
+        size, step, starts, at = self._size, self._step, panes.starts(), 0
         sizes = list(map(panes.columns.get, starts, repeat(0)))
         last = MAX_EPOCH if reached == MAX_EPOCH else reached - size + 1
         together, rows = list[int](), 0  # windows of columns: many small batches cost more
@@ -110,17 +132,17 @@ class WindowJoin(StatefulOperator):
             of_rows = bool(panes.rows) and any(pane in panes.rows for pane in starts[at:end])
             more = sum(sizes[at:end])
             if together and (of_rows or rows + more > _ROWS_MAX):
-                self._close_columns(together, out)
+                self._close_columns(panes, together, out)
                 together, rows = [], 0
             rows += more
             if of_rows:
-                self._close_rows(start, starts[at:end], out)
+                self._close_rows(panes, start, starts[at:end], out)
             else:
                 together.append(start)
             self._reached = start + size - 1
             at = end if size == step else bisect_left(starts, start + step, at)
         if together:
-            self._close_columns(together, out)
+            self._close_columns(panes, together, out)
         self._reached = max(self._reached, reached)
 
     def _first_open(self, pane: int) -> int:
@@ -129,31 +151,31 @@ class WindowJoin(StatefulOperator):
         starts = range(last, pane - self._size, -self._step)
         return next(start for start in reversed(starts) if start + self._size - 1 > self._reached)
 
-    def _close_rows(self, start: int, inside: Sequence[int], out: Outlet) -> None:
+    def _close_rows(self, panes: JoinPanes, start: int, inside: Sequence[int], out: Outlet) -> None:
         """Close a window that has panes of rows; all of its panes become rows."""
-        panes = [self._panes.rows_at(pane) for pane in inside]
-        lefts, rights = (_merged([pane[side] for pane in panes]) for side in (0, 1))
+        there = [panes.rows_at(pane) for pane in inside]
+        lefts, rights = (_merged([pane[side] for pane in there]) for side in (0, 1))
         keys, pairs, alone = _rows_joined(lefts, rights, self._how)
         count_pairs(self._unmatched, self._how, len(pairs), alone)
         time = min(start + self._size, MAX_EPOCH) - 1
         out.send(Batch(pairs, keys=keys, timestamps=[time] * len(pairs)))
         for pane in inside:
             if pane < start + self._step:
-                for rows in self._panes.rows.pop(pane):
+                for rows in panes.rows.pop(pane):
                     self.state.note(rows)
 
-    def _close_columns(self, windows: Sequence[int], out: Outlet) -> None:
+    def _close_columns(self, panes: JoinPanes, windows: Sequence[int], out: Outlet) -> None:
         """Close windows of columns, which follow each other."""
         import numpy as np
         import pyarrow as pa
 
         last = windows[-1]
-        left, right = self._panes.close(windows[0], last + self._size, last + self._step)
+        left, right = panes.close(windows[0], last + self._size, last + self._step)
         if left is None and right is None:
             return
         if self._size > self._step:  # a window has several panes, and a row is in several windows
             left, right = (block and _by_window(block, np.array(windows), self._size) for block in (left, right))
-        columns, keys, starts, alone = joined((left, right), [kept.kind for kept in self._panes.sides], self._how)
+        columns, keys, starts, alone = joined((left, right), [kept.kind for kept in panes.sides], self._how)
         count_pairs(self._unmatched, self._how, columns.num_rows, alone)
         if columns.num_rows:
             times = pa.array(np.minimum(starts, MAX_EPOCH - self._size) + (self._size - 1))

@@ -8,8 +8,8 @@ have ids: those that a barrier, a move or a caller asks for are looked up in the
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, filterfalse, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -42,6 +42,8 @@ _PIECE: Final = 1024
 
 _COUNTED: Final = 1 << 14
 """So many rows are looked at to know about how many keys there are."""
+
+_SAMPLE: Final = 4
 
 _CHANGED: Final = 1 << 16
 """So many changed keys may be noted more than once."""
@@ -291,8 +293,29 @@ class JoinPanes(JoinSides):
     def _drop(self, chosen: Chosen) -> None:
         for kept in self.sides:
             kept.take(chosen)
+        if not any(map(len, self.sides)):
+            self.columns.clear()
+
+    @property
+    def leaves_whole(self) -> bool:
+        return bool(self.columns)
+
+    @property
+    def keys_about(self) -> int:
+        sides = [side for side in chain.from_iterable(self.rows.values()) if side]
+        of_rows = round(sum(len(side) * _once(side, sides) for side in sides))
+        return of_rows + (self._count_keys() if self.columns else 0)
+
+    def objects(self, keys: Sequence[Any]) -> list[Any] | None:
+        return None if self.columns else list(chain.from_iterable(map(Mapping.values, self.many(keys))))
 
     # The mapping
+
+    def lack(self, keys: Sequence[Any]) -> list[bool]:
+        if self.columns:
+            return super().lack(keys)
+        sides = list(chain.from_iterable(self.rows.values()))
+        return [not any(key in side for side in sides) for key in keys]
 
     def many(self, keys: Sequence[Any]) -> list[Any]:
         found = self._column_states(keys) if self.columns else [None] * len(keys)
@@ -323,6 +346,7 @@ class JoinPanes(JoinSides):
         for rows in chain.from_iterable(self.rows.values()):
             for key in keys:
                 rows.pop(key, None)
+        self.rows = {start: pane for start, pane in self.rows.items() if any(pane)}
         return taken
 
     def set_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
@@ -335,12 +359,14 @@ class JoinPanes(JoinSides):
     def __iter__(self) -> Iterator[Any]:
         if not self.rows:
             return self._column_keys()
-        of_rows = chain.from_iterable(chain.from_iterable(self.rows.values()))
-        return iter(dict.fromkeys(chain(self._column_keys(), of_rows)))
+        return _each_once([list(self._column_keys()), *chain.from_iterable(self.rows.values())])
 
     def __reversed__(self) -> Iterator[Any]:
         """Return the keys, those of the latest rows first."""
-        return iter(tuple(self)[::-1]) if self.rows else self._column_keys(backwards=True)
+        if not self.rows:
+            return self._column_keys(backwards=True)
+        sides = [*chain.from_iterable(self.rows.values())][::-1]
+        return _each_once([*map(list, map(reversed, sides)), list(self._column_keys(backwards=True))])
 
     def _column_keys(self, *, backwards: bool = False) -> Iterator[Any]:
         import numpy as np
@@ -377,6 +403,20 @@ class JoinPanes(JoinSides):
         once, twice = (int(np.count_nonzero(counts == times)) for times in (1, 2))
         unseen = once * (once - 1) // (2 * (twice + 1)) if step > 1 else 0
         return min(len(counts) + unseen, rows)
+
+
+def _each_once(parts: Iterable[Collection[Any]]) -> Iterator[Any]:
+    """Yield the keys of all parts, each once, and look at no more of them than the caller takes."""
+    seen = set[Any]()
+    for part in parts:
+        yield from filterfalse(seen.__contains__, part)
+        seen.update(part)
+
+
+def _once(side: Side, sides: Sequence[Side]) -> float:
+    """Return by what to multiply the keys of a side so that one in several ``sides`` counts once, by some of them."""
+    shares = [1 / sum(key in other for other in sides) for key in islice(side, _SAMPLE)]
+    return sum(shares) / len(shares)
 
 
 def _in_index(index: GroupIndex) -> Chosen:

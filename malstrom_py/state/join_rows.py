@@ -15,7 +15,7 @@ from malstrom_py.data.row_form import DICTS, RowForm
 from malstrom_py.data.schema import contains
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.column_image import ColumnImage
-from malstrom_py.state.group_index import GroupIndex, NotColumnar
+from malstrom_py.state.group_index import GroupIndex, NotColumnar, ids_of
 from malstrom_py.state.group_values import Array, longer, swept
 from malstrom_py.state.join_image import Rows, fitted, image_of, plain_key, records_of, rows_in, with_gone
 from malstrom_py.state.kept_rows import SMALL, Block, Chosen, KeptRows
@@ -299,6 +299,10 @@ class JoinRows(JoinSides, ArrayValues):
         self.drop(self._chosen(ids))
         self.forget()
 
+    @property
+    def leaves_whole(self) -> bool:
+        return True
+
     # `JoinSides`
 
     def among(self, keys: pa.Array) -> Chosen:
@@ -313,6 +317,10 @@ class JoinRows(JoinSides, ArrayValues):
         self.mark(self.ids(keys))
 
     # The mapping
+
+    def lack(self, keys: Sequence[Any]) -> list[bool]:
+        ids, live = ids_of(self.find, keys), self._chosen(self.live_ids())
+        return [one < 0 or not live[one] for one in ids.tolist()]
 
     def values_of(self, ids: Array) -> list[Any]:
         chosen = self._chosen(ids)

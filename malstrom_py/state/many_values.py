@@ -111,6 +111,11 @@ class ManyValues(MutableMapping[Any, Any]):
         """Do as `changed_keys`, as columns; a key may be in several."""
         raise NotColumnar("values that are not in arrays")
 
+    @property
+    def leaves_whole(self) -> bool:
+        """Whether all values go to disk together: `set_many` takes none back, so the rest would become a dict."""
+        return False
+
     sweeps: ClassVar[bool] = False
     """Whether changed keys are found without a list of them: by the two methods below."""
 

@@ -8,6 +8,7 @@ used since the hand of the clock last passed it stays for one more round (CLOCK;
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -138,6 +139,7 @@ _SURE_ROWS: Final = 1 << 20
 _SAMPLE: Final = 8
 _SAMPLED_BYTES: Final = 1 << 16
 _PIECE: Final = 1024
+_PIECES_MAX: Final = 64
 
 _OF_KEY: Final = 100
 """About so many bytes the dict needs for an entry; arrays need less."""
@@ -220,13 +222,15 @@ class StepMemory:
             return 0
         if self._state.tracked:
             self._state.note_flagged()
-        count, put = -(-size // self._each), 0
+        all_values = self._state.values
+        whole = isinstance(all_values, ManyValues) and all_values.leaves_whole
+        count, put = sys.maxsize if whole else -(-size // self._each), 0
         for chosen in self._unused(count):
             keys, values, times = self._state.put_away(chosen)
             self.cold.put(keys, values, times, needed=self._state.due_at, expires=self._state.expiry is not None)
             put += len(keys)
         self._stuck = 0 if put else self._measured
-        self._measured -= put
+        self._measured = max(self._measured - put, 0)
         return put * self._each
 
     def _unused(self, count: int) -> Iterator[list[Any]]:
@@ -253,12 +257,15 @@ class StepMemory:
 
 def _in_pieces(values: Values) -> Iterator[Sequence[Any]]:
     """Yield the keys that have a value now."""
+    size = _PIECE
+    if isinstance(values, ManyValues) and values.leaves_whole:  # to take a piece costs a look at all rows
+        size = max(size, len(values) // _PIECES_MAX)
     if isinstance(values, ManyValues) and values.in_arrays:
         column = values.key_column()
-        yield from (listed_keys(column.slice(start, _PIECE)) for start in range(0, len(column), _PIECE))
+        yield from (listed_keys(column.slice(start, size)) for start in range(0, len(column), size))
     else:
         keys = list(values)
-        yield from (keys[start : start + _PIECE] for start in range(0, len(keys), _PIECE))
+        yield from (keys[start : start + size] for start in range(0, len(keys), size))
 
 
 def footprint(value: Any, depth: int = 4) -> int:

@@ -51,6 +51,7 @@ ON_DISK = {
     *("stateful_map", "stateful_flat_map", "ttl_map", "stateful_op", "reduce", "fold", "distinct", "top_n"),
     *("count", "sum", "min", "max", "mean", "aggregate", "final"),
     *("time_windows", "session_windows", "count_windows", "collect", "flat"),
+    *("window_join", "session_join", "interval_join", "asof_join", "table_join"),
 }
 """The steps whose state may be on disk; ``flat`` follows such a step."""
 

@@ -5,6 +5,7 @@ The definitions are nested loops over all records that were not late.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from random import Random
@@ -15,6 +16,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources, windows
+from malstrom_py.snapshot.store import MemoryStore
+from tests.simulation.jobs.runs import OnDisk
 
 Row = dict[str, Any]
 
@@ -31,6 +34,16 @@ SLACK: Final = 8
 
 def near(lower: int, upper: int) -> Callable[[Row, Row], bool]:
     return lambda left, right: lower <= right["at"] - left["at"] <= upper
+
+
+def windows_of_both(size: int, step: int) -> Callable[[Row, Row], int]:
+    """Return what counts the windows that have two rows."""
+
+    def count(left: Row, right: Row) -> int:
+        times: list[int] = sorted((left["at"], right["at"]))
+        return max(0, times[0] // step - (times[1] - size) // step)
+
+    return count
 
 
 def same_session(left: Row, right: Row) -> bool:
@@ -50,21 +63,22 @@ def note_sessions(rows: list[Row]) -> None:
             row["session"] = min(earlier)
 
 
-JOINS: Final[dict[str, tuple[Callable[[Any, Any], Any], Callable[[Row, Row], bool], str]]] = {
+JOINS: Final[dict[str, tuple[Callable[[Any, Any], Any], Callable[[Row, Row], int], str]]] = {
     "window": (
         lambda a, b: a.join("join", b, window=windows.tumbling(6), how="outer"),
         lambda left, right: left["at"] // 6 == right["at"] // 6,
         "outer",
     ),
+    "sliding": (lambda a, b: a.join("join", b, window=windows.sliding(9, 4)), windows_of_both(9, 4), "inner"),
     "interval": (lambda a, b: a.join_interval("join", b, lower=-3, upper=5, how="outer"), near(-3, 5), "outer"),
     "interval ahead": (lambda a, b: a.join_interval("join", b, lower=1, upper=9, how="left"), near(1, 9), "left"),
     "session": (lambda a, b: a.join("join", b, window=windows.session(GAP), how="outer"), same_session, "outer"),
     "as of": (lambda a, b: a.join_asof("join", b, tolerance=7, how="inner"), near(-7, 0), "last"),
 }
-"""The join, whether two rows of a key may be a pair, and which of all are sent."""
+"""The join, how often two rows of a key are a pair, and which rows are sent."""
 
 
-def pairs_of(lefts: list[Row], rights: list[Row], may: Callable[[Row, Row], bool], how: str) -> Iterator[Any]:
+def pairs_of(lefts: list[Row], rights: list[Row], may: Callable[[Row, Row], int], how: str) -> Iterator[Any]:
     """Yield numbers of rows; of the last right row its time, as several may have it."""
     paired = set[int]()
     for left in lefts:
@@ -73,7 +87,8 @@ def pairs_of(lefts: list[Row], rights: list[Row], may: Callable[[Row, Row], bool
         if how == "last":
             yield from [(left["n"], max(right["at"] for right in found))] if found else []
         else:
-            yield from [(left["n"], right["n"]) for right in found] or [(left["n"], None)]
+            pairs = [(left["n"], right["n"]) for right in found for _ in range(may(left, right))]
+            yield from pairs or ([] if how == "inner" else [(left["n"], None)])
     if how == "outer":
         yield from ((None, right["n"]) for right in rights if right["n"] not in paired)
 
@@ -160,7 +175,21 @@ def test_unusual_columns_are_joined(name: str, columns: str) -> None:
     check(name, 1, Random(f"{name} {columns}"), [columns, columns], counts=[20])
 
 
-def check(name: str, seed: int, draw: Random, kinds: list[str], counts: Sequence[int] = (20, 150)) -> None:
+@pytest.mark.parametrize("name", JOINS)
+def test_a_join_gives_the_same_pairs_with_its_state_on_disk(name: str) -> None:
+    """With rescales and crashes; each worker puts all that no batch needs on disk, or most of it."""
+    hits = Counter[str]()
+    for seed in range(6):
+        draw = Random(f"{name} on disk {seed}")
+        kinds = [draw.choice(["rows", "columns"])] * 2 if draw.random() < 0.7 else ["rows", "columns"]
+        snapshots: Any = draw.random() < 0.5 and mp.Snapshots(MemoryStore(), interval_s=draw.choice([0.02, 0.2]))
+        check(name, seed, draw, kinds, crashes=draw.choice([0, 1]), state=OnDisk(seed, hits), snapshots=snapshots)
+    assert hits["state was put on disk and found there"] > 50
+
+
+def check(
+    name: str, seed: int, draw: Random, kinds: list[str], counts: Sequence[int] = (20, 150), **options: Any
+) -> None:
     """Run a job whose streams are of these kinds, with so many rows each."""
     join, may, how = JOINS[name]
     job, out = mp.Job("joined"), sinks.Memory()
@@ -171,7 +200,7 @@ def check(name: str, seed: int, draw: Random, kinds: list[str], counts: Sequence
     ]
     streams = [stream_of(job, rows, side, columns=kinds[side]) for side, rows in enumerate(sides)]
     join(*(stream for stream, _ in streams)).sink("out", out)
-    mp.Simulation(workers=draw.randint(1, 3), seed=seed, checks=draw.random() < 0.5).run(job)
+    mp.Simulation(workers=draw.randint(1, 3), seed=seed, checks=draw.random() < 0.5, **options).run(job)
     late = {row["n"] for _, sink in streams for row in sink.items}
     lefts, rights = [[row for row in rows if row["n"] not in late] for rows in sides]
     note_sessions([*lefts, *rights])

@@ -17,7 +17,7 @@ from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.state.many_values import SETTLES
 from malstrom_py.testing import OperatorTester, check_operator
 from malstrom_py.testing.laws.scenario import StepUnderTest
-from tests.laws.test_all_operators import DISK, TABLE, Row
+from tests.laws.test_all_operators import DISK, FURTHER, TABLE, Row
 
 CHECKS = import_module("malstrom_py.testing.check_operator")
 
@@ -28,6 +28,7 @@ ROWS = [
 ]
 WINDOWS = {"time_windows", "session_windows", "count_windows", "collect", "final"}
 ROWS += [row for row in TABLE if row.step in WINDOWS and DISK not in row.untested]
+ROWS += [row for row in TABLE + FURTHER if row.step.endswith("_join")]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row.step}-{number}" for number, row in enumerate(ROWS)])

@@ -44,7 +44,7 @@ class OnDisk(mp.State):
     ``failures``: so many calls of disks fail, each of which is the loss of a worker; some disks are slow then.
     """
 
-    def __init__(self, seed: int, hits: Counter[str], case: Case, failures: int) -> None:
+    def __init__(self, seed: int, hits: Counter[str], case: Case | None = None, failures: int = 0) -> None:
         object.__setattr__(self, "_disks", FailingDisks(random.Random(f"on disk {seed}"), hits, case, failures))
 
     def opened(self, form: KeyForm) -> StateMemory:
@@ -58,7 +58,7 @@ class FailingDisks:
 
     chance: random.Random
     hits: Counter[str]
-    case: Case
+    case: Case | None
     failures: int
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class FailingDisks:
 
     def call(self, what: str) -> bool:
         """Let time pass; return whether this call fails."""
-        if self.slow_s:
+        if self.case is not None and self.slow_s:
             self.case.clock.sleep_s(self.slow_s)
         if not self.failures or self.chance.random() > 0.01:
             return False
