@@ -333,9 +333,9 @@ class Panes(ManyValues):
 
     @property
     def keys_about(self) -> int:
-        some = list(islice(self, _SAMPLE))
-        each = sum(map(len, self.many(some)))
-        return sum(map(len, self.open.values())) * len(some) // each if some else 0
+        some, panes = list(islice(self, _SAMPLE)), self.open.values()
+        of_some = sum(1 for there in panes for _ in self._found(there, some))
+        return sum(map(len, panes)) * len(some) // of_some if some else 0
 
     def objects(self, keys: Sequence[Any]) -> list[Any] | None:
         if not any(isinstance(there, dict) for there in self.open.values()):

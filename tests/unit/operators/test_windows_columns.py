@@ -22,6 +22,7 @@ from malstrom_py.data.messages import MAX_EPOCH, Acquire, Collect, Epoch
 from malstrom_py.data.row_form import PARTIALS, RowForm
 from malstrom_py.operators.panes import Panes
 from malstrom_py.operators.pre_aggregation import PreAggregation
+from malstrom_py.operators.run_panes import RunPanes
 from malstrom_py.operators.time_windows import TimeWindows
 from malstrom_py.operators.window import Gathering, gather_all, gather_one
 from malstrom_py.rescale.keys.key_hash import encode_key
@@ -441,6 +442,9 @@ def test_keys_in_several_panes_are_counted_about_once() -> None:
     assert 100 <= rows.keys_about == columns.keys_about <= 400
     assert columns.objects(["key-99"]) is None
     assert rows.objects(["key-99", "key-5"]) == [1] * 5
+    runs = RunPanes(own=list)
+    runs.set_many(["ant", "bee"], [{(0, 0): [1], (0, 2): [3], (10, 1): [2]}, {(0, 0): [4]}])
+    assert runs.keys_about == 2
 
 
 def test_panes_without_a_key_are_gone() -> None:
