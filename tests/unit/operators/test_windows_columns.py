@@ -477,8 +477,8 @@ def test_windows_of_columns_that_memory_has_room_for_remain_columns() -> None:
     run=runs(),
     how=st.sampled_from(sorted(HOW)),
     size=st.sampled_from(sorted(SIZES)),
-    layouts=LAYOUTS,
-    limit=st.sampled_from([0, 0, 500, 2_000]),
+    layouts=st.lists(st.sampled_from(["rows", "columns", "partials"]), min_size=8, max_size=8),
+    limit=st.sampled_from([0, 300, 500, 800]),
 )
 def test_windows_of_columns_give_the_same_with_state_on_disk(
     run: tuple[str, str, list[list[Cell]]], how: str, size: str, layouts: list[str], limit: int
@@ -489,9 +489,26 @@ def test_windows_of_columns_give_the_same_with_state_on_disk(
         epoch = Epoch(10 * number - 20)
         timely = [cell for cell in cells if cell[1] > epoch.time - 10]
         for step in (one, other) if timely else ():
-            step.push(rows_of(timely) if layout == "rows" else columns_of(timely, keys, values))
+            batch = rows_of(timely) if layout == "rows" else columns_of(timely, keys, values)
+            step.push(combined(how, size, batch) if layout == "partials" else batch)
         for step in (one, other):
             step.push(epoch)
     one.push(Epoch(MAX_EPOCH))
     other.push(Epoch(MAX_EPOCH))
     alike(one, other)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("how", ["two sums", "several"])
+def test_windows_that_overlap_are_sent_once_for_keys_in_memory_and_on_disk(how: str, *, columns: bool) -> None:
+    one, other = stepped(how, "sliding"), within(stepped(how, "sliding"), 20_000)
+    in_both = 0
+    for start in range(0, 40, 4):
+        cells = [(f"key-{number % 200}", start + number % 4, number) for number in range(7 * start, 7 * start + 100)]
+        batch = columns_of(cells, "text", "int") if columns else rows_of(cells)
+        for step in (one, other):
+            step.push(batch, Epoch(start + 3))
+        state = operator_of(other).state
+        in_both += len(state.values) > 10 and state.cold is not None
+    assert in_both > 3
+    alike(one.push(Epoch(MAX_EPOCH)), other.push(Epoch(MAX_EPOCH)))
