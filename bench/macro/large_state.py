@@ -100,10 +100,10 @@ def _last(handle: mp.JobHandle) -> str | None:
     return None if status is None else status.last
 
 
-def run(*, keys: int, memory: str, seconds: float, interval_s: float, folder: Path) -> bool:
+def run(*, keys: int, slots: int, memory: str, seconds: float, interval_s: float, folder: Path) -> bool:
     """Run the job, print what it took, and return whether it was exact."""
     out, peaks = folder / "out", Peaks()
-    job = mp.Job("large-state")
+    job = mp.Job("large-state", slots=slots)
     keyed = job.source("in", sources.Generator(partial(rounds, keys), parts=PARTS)).key_by("key", itemgetter(0))
     wrong = keyed.stateful_map("count", counted, default=_none).filter("wrong", bool)
     wrong.sink("out", sinks.Files(out, format="json"))
@@ -150,6 +150,7 @@ def run(*, keys: int, memory: str, seconds: float, interval_s: float, folder: Pa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=3_000_000)
+    parser.add_argument("--slots", type=int, default=64, help="1,024 for 50 million keys have as many keys each")
     parser.add_argument("--memory", default="64MB")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long it runs after each rescale")
     parser.add_argument("--interval-s", type=float, default=5.0, help="of snapshots")
@@ -158,6 +159,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         is_exact = run(
             keys=given.keys,
+            slots=given.slots,
             memory=given.memory,
             seconds=given.seconds,
             interval_s=given.interval_s,

@@ -98,6 +98,33 @@ def every_key(key: object) -> bool:
     return True
 
 
+class InMemory:
+    """The predicate that all keys pass whose states are in memory: those on disk are asked for by `OnDisk`.
+
+    ``has_others``: whether there may be some on disk. ``brought``: the keys that come into memory from there later, as
+    long as this lives.
+    """
+
+    __slots__ = ("__weakref__", "brought", "has_others")
+
+    def __init__(self) -> None:
+        self.has_others = False
+        self.brought: set[Any] = set()
+
+    def __call__(self, key: object) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """The predicate that only keys of ``slot`` pass whose states are on disk."""
+
+    slot: int
+
+    def __call__(self, key: object) -> bool:
+        return False
+
+
 class AnyOf:
     """The predicate that only ``keys`` pass, so that operators look up these instead of testing all keys they hold."""
 

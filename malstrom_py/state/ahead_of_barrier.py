@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
+from heapq import merge
+from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from malstrom_py.state.artefact import (
     NamedRows,
     Opened,
+    StoredArtefact,
     Written,
     assembled,
     by_form,
@@ -27,7 +30,9 @@ from malstrom_py.state.artefact import (
     newest,
     row_block,
 )
+from malstrom_py.state.artefact_parts import BlockFile, as_stored, merged_in_parts
 from malstrom_py.state.change_log import Changes, alike
+from malstrom_py.state.cold import SlotRows
 from malstrom_py.state.column_image import ColumnImage, column_blocks, distinct
 from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.many_values import ManyValues
@@ -52,6 +57,9 @@ _ROUNDS: Final = 12
 _FEW: Final = 4
 """A round is small if it takes at most so many steps."""
 
+_LATER_BYTES: Final = 32 << 20
+"""More changes than so many bytes go to a file, where there is one."""
+
 _COLUMN_ROUNDS: Final = 48
 """So many rounds of columns at most, because each is in memory until the snapshot has been written."""
 
@@ -61,11 +69,21 @@ RowsBySlot = dict[int, dict[bytes, bytes]]
 
 class PackedPart(NamedTuple):
     """What one round has packed: changes (``is_delta``), or all state. ``made`` returns the artefact in pieces, in any
-    thread, at each call.
+    thread, at each call. ``file``: where it is, unless it is in memory.
     """
 
     is_delta: bool
     made: Callable[[], Iterable[bytes]]
+    file: BlockFile | None = None
+
+    @classmethod
+    def of(cls, file: BlockFile) -> PackedPart:
+        """Return what is in ``file``."""
+        return cls(file.delta, file.pieces, file)
+
+    def stored(self) -> StoredArtefact:
+        """Return the artefact as one that is stored."""
+        return as_stored(b"".join(self.made())) if self.file is None else self.file.stored()
 
 
 class Packable(Protocol):
@@ -84,8 +102,20 @@ class Packable(Protocol):
     def due(self, parent: str | None, *, listed: bool = True) -> tuple[list[Any] | pa.Array, bool]:
         """Return the keys that a barrier with ``parent`` would write, and whether these are all keys with state.
 
-        Unless ``listed`` all are maybe some without state too, and without those that only have timers.
+        Unless ``listed`` all are maybe some without state too, and without those on disk or with timers alone.
         """
+        ...
+
+    def on_disk(self) -> Iterator[SlotRows]:
+        """Return the slots on disk at the time of the call, ascending and in pieces, with keys and entries."""
+        ...
+
+    def file(self, *, delta: bool) -> BlockFile | None:
+        """Return a file for what is packed; None if memory has room for it."""
+        ...
+
+    def named(self, rows: dict[bytes, bytes]) -> dict[bytes, bytes] | None:
+        """Return rows of `on_disk` with the keys as the chain names them; None if it does not."""
         ...
 
     def columns(self) -> ManyValues | None:
@@ -124,7 +154,7 @@ class Packable(Protocol):
 class AheadOfBarrier:
     """Packs ``state`` ahead of the barrier of ``snapshot``, relative to ``parent``. ``keys_max``: of one step.
 
-    ``parts``: what the rounds have packed, oldest first. ``is_behind``: state changes about as fast as this packs it,
+    ``is_behind``: state changes about as fast as this packs it,
     so packing has to come before batches.
     """
 
@@ -139,10 +169,18 @@ class AheadOfBarrier:
         self._bytes_per_key = size // keys if keys else 0
         self._sizes: list[int] = []
         self._has_passed = False
-        self._later: RowsBySlot | None = None  # of the last part, if that has changes in rows
+        # What comes after the parts: changes in rows, and about how many bytes they have.
+        self._later: RowsBySlot = {}
+        self._later_bytes = 0
+        self._later_max = _LATER_BYTES if keys_max is None else keys_max << 8
+        self._parts: list[PackedPart] = []
         self.is_behind = False
         self._round: Iterator[None] | None = self._packed()
-        self.parts: list[PackedPart] = []
+
+    @property
+    def parts(self) -> list[PackedPart]:
+        """What the rounds have packed, oldest first."""
+        return [*self._parts, PackedPart(True, partial(_delta_of, self._later))] if self._later else self._parts
 
     @property
     def under_way(self) -> bool:
@@ -227,7 +265,7 @@ class AheadOfBarrier:
         if not self._begins(self._state.size if is_full else len(keys), is_full):
             return
         if isinstance(keys, list):
-            yield from self._rows(keys, is_full)
+            yield from self._rows(keys, is_full, self._state.on_disk() if is_full else ())
         else:
             yield from self._columns(self._slices(keys), is_full)
 
@@ -240,7 +278,7 @@ class AheadOfBarrier:
         self.is_behind = self.is_behind or (bool(self._sizes) and 2 * size > self._sizes[-1])
         self._sizes.append(size)
         if is_full:  # what was packed before is older than all of this
-            self.parts, self._later = [], None
+            self._parts, self._later, self._later_bytes = [], {}, 0
         return True
 
     def _noted(self) -> tuple[list[pa.Array], bool] | None:
@@ -271,42 +309,66 @@ class AheadOfBarrier:
     def _slices(self, keys: pa.Array) -> Iterator[pa.Array]:
         return (keys.slice(start, self._column_keys) for start in range(0, len(keys), self._column_keys))
 
-    def _rows(self, keys: list[Any], is_full: bool) -> Iterator[None]:
-        """Pack keys slot by slot. If the chain has no names for them the barrier writes all state."""
+    def _rows(self, keys: list[Any], is_full: bool, on_disk: Iterable[SlotRows] = ()) -> Iterator[None]:
+        """Pack keys slot by slot, and ``on_disk``. If the chain has no names for them the barrier writes all state."""
         changes = self._state.changes
         by_slot, mixed = yield from self._by_slot(keys, is_full)
         if is_full:
             changes.begin_names(mixed=mixed)
-        # Rounds of changes are one part, so that no key is in memory once for each round.
-        later: RowsBySlot = {} if self._later is None else self._later
-        blocks: list[Written] = []
-        room_keys, room_bytes = self._keys, _BYTES
-        for slot in sorted(by_slot):
-            left, forms, entries = list(dict.fromkeys(by_slot.pop(slot))), list[bytes](), list[bytes]()
-            while left:
-                fitting = max(1, min(room_keys, room_bytes // max(1, self._bytes_per_key)))
-                some, left = left[:fitting], left[fitting:]
-                packed = self._state.rows_of(some, is_full=is_full, is_first=False)
+        made = _Made(self._state.file(delta=False)) if is_full else None
+        room = [self._keys, _BYTES]
+        listed = ((slot, by_slot.pop(slot)) for slot in sorted(by_slot))
+        for slot, found in groupby(merge(on_disk, listed, key=itemgetter(0)), itemgetter(0)):
+            rows: dict[bytes, bytes] = {}
+            for _, some in found:
+                if isinstance(some, dict):
+                    packed = self._state.named(some) if mixed else some
+                    yield
+                else:
+                    packed = yield from self._packed_rows(list(dict.fromkeys(some)), is_full, room)
                 if packed is None:
                     changes.forget()
                     return
-                forms += packed[1]
-                entries += packed[2]
-                size = sum(map(len, packed[2]))
-                self._bytes_per_key = max(1, size // len(some))
-                room_keys, room_bytes = room_keys - len(some), room_bytes - size
-                if room_keys <= 0 or room_bytes <= 0:
-                    room_keys, room_bytes = self._keys, _BYTES
-                    yield
-            if forms and is_full:
-                blocks.append(row_block(slot, forms, entries))
-            elif forms:
-                later.setdefault(slot, {}).update(zip(forms, entries, strict=True))
-        if is_full:
-            self.parts.append(PackedPart(False, partial(in_pieces, blocks, delta=False)))
-        elif self._later is None:
-            self._later = later
-            self.parts.append(PackedPart(True, partial(_delta_of, later)))
+                rows.update(packed)
+            if made is None:
+                self._put_later(slot, rows)
+            else:
+                made.put(slot, rows)
+        if made is not None:
+            self._parts.append(made.part())
+
+    def _packed_rows(
+        self, left: list[Any], is_full: bool, room: list[int]
+    ) -> Generator[None, None, dict[bytes, bytes] | None]:
+        """Pack keys of a slot, and return them; None if the chain has no names for them. ``room``: of this step, for
+        keys and bytes.
+        """
+        rows: dict[bytes, bytes] = {}
+        while left:
+            fitting = max(1, min(room[0], room[1] // max(1, self._bytes_per_key)))
+            some, left = left[:fitting], left[fitting:]
+            packed = self._state.rows_of(some, is_full=is_full, is_first=False)
+            if packed is None:
+                return None
+            rows.update(zip(packed[1], packed[2], strict=True))
+            size = sum(map(len, packed[2]))
+            self._bytes_per_key = max(1, size // len(some))
+            room[:] = room[0] - len(some), room[1] - size
+            if room[0] <= 0 or room[1] <= 0:
+                room[:] = self._keys, _BYTES
+                yield
+        return rows
+
+    def _put_later(self, slot: int, rows: dict[bytes, bytes]) -> None:
+        """Put changes after the parts. Rounds of changes are together, so that no key is in memory once for each."""
+        if rows:
+            self._later.setdefault(slot, {}).update(rows)
+        self._later_bytes += sum(map(len, rows)) + sum(map(len, rows.values()))
+        file = self._state.file(delta=True) if self._later_bytes > self._later_max else None
+        if file is not None:
+            file.add(row_block(slot, found.keys(), found.values()) for slot, found in sorted(self._later.items()))
+            self._parts.append(PackedPart.of(file))
+            self._later, self._later_bytes = {}, 0
 
     def _by_slot(self, keys: list[Any], is_full: bool) -> Generator[None, None, tuple[dict[int, list[Any]], bool]]:
         """Return by slot ``keys``, if ``is_full`` also those with timers alone; and whether they are not `alike`.
@@ -342,11 +404,33 @@ class AheadOfBarrier:
             yield
         self._note_listed()  # so that it is known whether another round pays
         if images or not rest:
-            self._later = None
-            self.parts.append(PackedPart(not is_full, partial(_joined_artefact, images, not is_full)))
+            self._parts, self._later, self._later_bytes = self.parts, {}, 0
+            self._parts.append(PackedPart(not is_full, partial(_joined_artefact, images, not is_full)))
         if rest:
             self._at_once = self._keys
             yield from self._rows(rest, is_full and not images)
+
+
+class _Made:
+    """All state that a round has packed: in ``file``, or in memory."""
+
+    def __init__(self, file: BlockFile | None) -> None:
+        self._file = file
+        self._blocks: list[Written] = []
+
+    def put(self, slot: int, rows: dict[bytes, bytes]) -> None:
+        """Add the next slot."""
+        blocks = [row_block(slot, rows.keys(), rows.values())] if rows else []
+        if self._file is None:
+            self._blocks += blocks
+        else:
+            self._file.add(blocks)
+
+    def part(self) -> PackedPart:
+        """Return what was added."""
+        if self._file is None:
+            return PackedPart(False, partial(in_pieces, self._blocks, delta=False))
+        return PackedPart.of(self._file)
 
 
 def split(parts: Sequence[PackedPart], state: bytes) -> list[PackedPart]:
@@ -355,10 +439,14 @@ def split(parts: Sequence[PackedPart], state: bytes) -> list[PackedPart]:
     The delta after a full one is left out if nothing has changed.
     """
     full = [part for part in parts if not part.is_delta]
-    deltas = [*(b"".join(part.made()) for part in parts if part.is_delta), state]
-    if full and len(deltas) == 1 and _is_blank(state):
+    deltas = [part for part in parts if part.is_delta]
+    if full and not deltas and _is_blank(state):
         return full
-    last = merged_deltas(deltas) if len(deltas) > 1 else state
+    files = [part.file for part in deltas if part.file is not None]
+    if files:
+        chain = [*(part.stored() for part in deltas), as_stored(state)]
+        return [*full, PackedPart.of(merged_in_parts(merged_deltas, chain, folder=files[0].folder))]
+    last = merged_deltas([*(b"".join(part.made()) for part in deltas), state]) if deltas else state
     return [*full, PackedPart(is_delta(last), lambda: [last])]
 
 

@@ -445,10 +445,17 @@ _BYTES_TOGETHER: Final = 1 << 19
 
 
 def runs_in(
-    chain: Sequence[bytes], codec: Codec, *, slots: Collection[int] | None = None, step: str = ""
+    chain: Sequence[bytes],
+    codec: Codec,
+    *,
+    slots: Collection[int] | None = None,
+    step: str = "",
+    take: Callable[[Sequence[Any], Sequence[bytes]], Sequence[bool]] | None = None,
 ) -> Iterator[tuple[list[tuple[int, int]], SlotImage]]:
     """Yield the slots of a worker's chain, a full artefact and its deltas, ascending, several together; only ``slots``,
     if given: each slot of the run with its number of keys, and the run as the image of its first slot.
+
+    ``take`` gets the keys and entries of a run, and returns which are left: the others are not decoded.
 
     Raises:
         SnapshotError: the artefacts are not such a chain, or are damaged.
@@ -475,6 +482,9 @@ def runs_in(
         except TypeError as error:
             raise decode_error("a key in it cannot be hashed", step=step) from error
         keys = _settled(keys, step)
+        if take is not None:
+            left = take(keys, entries)
+            keys, entries = list(compress(keys, left)), list(compress(entries, left))
         values, times = decoded_entries(codec, keys, entries, step=step)
         yield sizes, SlotImage(sizes[0][0], keys, values, times)
         sizes, names, entries, room = [], [], [], _BYTES_TOGETHER

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
-from itertools import chain, compress, islice, repeat
+from itertools import chain, compress, groupby, islice, repeat
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from malstrom_py.codec import Codec
+from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.disk import Disk
 from malstrom_py.state.due_index import AT, DueIndex, stored_time, time_of
 from malstrom_py.state.entries import NO_TIMES, Times, decoded_entries, encoded_entries, with_end
@@ -38,6 +39,9 @@ _TOGETHER: Final = 1024
 _NO_END: Final = -1 << 63
 """When a state that expires and has no end yet is due: immediately, to get one."""
 
+_SLOT: Final = 3
+"""So many bytes has a slot, which comes before the form of a key: what is stored is in the order of slots."""
+
 _INT: Final = b"\x01"
 _TEXT: Final = b"\x05"
 _OF_TEXT: Final = len(_TEXT) + 8
@@ -60,6 +64,15 @@ def can_be_cold(key: Any) -> bool:
     return kind in _TOLD_APART and (kind is not int or -_INT_MAX <= key < _INT_MAX)
 
 
+def in_one_slot(keys: Sequence[Any]) -> list[int]:
+    """Return the slots of the keys of a step outside a job."""
+    return [0] * len(keys)
+
+
+SlotRows = tuple[int, dict[bytes, bytes]]
+"""A slot, and the stored forms of some of its keys with their entries."""
+
+
 class Held(NamedTuple):
     """States of ``keys``: ``values``, and the ``times`` of those that have some."""
 
@@ -77,15 +90,19 @@ class ColdStates:
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> disk = RocksDisk(folder)
     >>> cold = ColdStates(lambda: disk, b"s", Codec(), "count", encode_key)
+    >>> cold.slots_of = lambda keys: [len(str(key)) for key in keys]
     >>> cold.put(["ann", 7], [{"n": 1}, {"n": 2}], {"ann": Times([5])})
     >>> cold.take([7.0, "bob"]), cold.peek(["ann", 7]).values, len(cold)
     (Held(keys=[7.0], values=[{'n': 2}], times={}), [{'n': 1}, None], 1)
     >>> cold.take_due(TIMERS, 4)[0].keys, cold.take_due(TIMERS, 5)[0].times, len(cold)
     ([], {'ann': Times(timers=[5], by_clock=(), until=None)}, 0)
+    >>> cold.put(["eve", "bob", "xy"], [1, 2, 3])
+    >>> list(cold.keys()), list(cold.keys_in(3)), list(cold.keys_in(4))
+    (['xy', 'bob', 'eve'], ['bob', 'eve'], [])
     >>> disk.close()
     """
 
-    __slots__ = ("_codec", "_count", "_disk", "_form", "_prefix", "_step", "bytes", "indexes")
+    __slots__ = ("_codec", "_count", "_disk", "_form", "_prefix", "_step", "bytes", "indexes", "slots_of")
 
     def __init__(self, disk: Callable[[], Disk], prefix: bytes, codec: Codec, step: str, form: KeyForm) -> None:
         self._disk = disk
@@ -93,6 +110,8 @@ class ColdStates:
         self._codec = codec
         self._step = step
         self._form = form
+        self.slots_of: SlotsOf = in_one_slot
+        """Returns the slots of keys. It does not change while states are here."""
         self._count = 0
         self.indexes = [DueIndex(disk, prefix + bytes([1 + kind])) for kind in range(4)]
         """When keys are due, by `TIMERS`, `BY_CLOCK`, `ENDS` and `NEEDED`."""
@@ -116,16 +135,25 @@ class ColdStates:
         ``needed`` returns when a key with its state is due for the step. ``expires``: a state without an end is due
         immediately. `CodecError` if a state cannot be stored.
         """
-        codec, step = self._codec, self._step
-        names = codec.encode_each_at_rest(keys, step=step, keys=keys)
-        entries = encoded_entries(codec, keys, values, times or {}, step=step)
-        forms = self._forms(keys)
+        entries = encoded_entries(self._codec, keys, values, times or {}, step=self._step)
+        names = self._codec.encode_each_at_rest(keys, step=self._step, keys=keys)
         if not times and needed is None and not expires:
             heads = [len(name).to_bytes(_LENGTH, "little") for name in names]
         else:
             found = map((times or {}).get, keys, repeat(NO_TIMES))
             told = repeat(None) if needed is None else map(needed, keys, values)
             heads = list(map(_head, names, found, told, repeat(expires)))
+        self._write(keys, names, heads, entries)
+
+    def put_entries(self, keys: Sequence[Any], entries: Sequence[bytes]) -> None:
+        """Store the states of ``keys``, of which none is here, in the form that an artefact has, without times."""
+        names = self._codec.encode_each_at_rest(keys, step=self._step, keys=keys)
+        self._write(keys, names, [len(name).to_bytes(_LENGTH, "little") for name in names], entries)
+
+    def _write(
+        self, keys: Sequence[Any], names: Sequence[bytes], heads: Sequence[bytes], entries: Sequence[bytes]
+    ) -> None:
+        forms = self._forms(keys)
         stored = [head + name + entry for head, name, entry in zip(heads, names, entries, strict=True)]
         written = list(zip(forms, stored, strict=True))
         for form, head in zip(forms, heads, strict=True):
@@ -182,12 +210,29 @@ class ColdStates:
         """Return the keys that are here at the time of the call."""
         return chain.from_iterable(map(self._keys_of, self._pieces()))
 
+    def keys_in(self, slot: int) -> Iterator[Any]:
+        """Return the keys of ``slot`` that are here at the time of the call."""
+        return chain.from_iterable(map(self._keys_of, self._pieces(slot.to_bytes(_SLOT, "big"))))
+
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Return each key that is here at the time of the call with its value."""
         return chain.from_iterable(map(self._items_of, self._pieces()))
 
-    def _pieces(self) -> Iterator[list[bytes]]:
-        found = self._disk().scan(self._prefix) if self._count else iter(())
+    def rows(self) -> Iterator[SlotRows]:
+        """Return the slots that are here at the time of the call, ascending, with what an artefact has of their keys.
+
+        A slot comes in several pieces. They are copied from disk when they are wanted, without decoding.
+        """
+        return self._rows_in(self._disk().scan(self._prefix))
+
+    def _rows_in(self, found: Iterator[tuple[bytes, bytes]]) -> Iterator[SlotRows]:
+        begins, ends = len(self._prefix), len(self._prefix) + _SLOT
+        for slot, entries in groupby(found, lambda entry: entry[0][begins:ends]):
+            while rows := dict(split(stored) for _, stored in islice(entries, _TOGETHER)):
+                yield int.from_bytes(slot, "big"), rows
+
+    def _pieces(self, of_slot: bytes = b"") -> Iterator[list[bytes]]:
+        found = self._disk().scan(self._prefix + of_slot) if self._count else iter(())
         return iter(lambda: [stored for _, stored in islice(found, _TOGETHER)], [])
 
     def _keys_of(self, stored: Sequence[bytes]) -> list[Any]:
@@ -211,7 +256,9 @@ class ColdStates:
         return values, {**ends, **times} if times else ends
 
     def _forms(self, keys: Sequence[Any]) -> list[bytes]:
-        return [self._prefix + self._form_of(key) for key in keys]
+        prefix, form_of = self._prefix, self._form_of
+        slots = self.slots_of(keys)
+        return [prefix + slot.to_bytes(_SLOT, "big") + form_of(key) for slot, key in zip(slots, keys, strict=True)]
 
     def _added(self, form: bytes, stored: bytes) -> list[bytes]:
         """Return the entries of a key in indexes, which are to be stored."""

@@ -55,6 +55,11 @@ def encoded_entries(
     return entries
 
 
+def is_timed(entry: bytes) -> bool:
+    """Return whether an entry has times."""
+    return entry[:1] in (_TIMED, _DATED)
+
+
 def _around(form: bytes, times: Times) -> bytes | None:
     """Return the entry of a stored value, the bytes that encoding both together gives; None: do that."""
     if form[0] & CLASSES:

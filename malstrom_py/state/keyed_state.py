@@ -8,15 +8,25 @@ noted here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress, islice, repeat
-from operator import is_, is_not
+from operator import is_, is_not, not_
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.codec import Codec
-from malstrom_py.data.messages import AbsBarrier, Acquire, AnyOf, Collect, Interrogate, StateMessage, every_key
+from malstrom_py.data.messages import (
+    AbsBarrier,
+    Acquire,
+    AnyOf,
+    Collect,
+    InMemory,
+    Interrogate,
+    OnDisk,
+    StateMessage,
+    every_key,
+)
 from malstrom_py.errors import CodecError, InternalError, SnapshotError, shown
 from malstrom_py.state.ahead import KeptAside, SentKeys
 from malstrom_py.state.artefact import (
@@ -32,9 +42,10 @@ from malstrom_py.state.artefact import (
     with_state,
     without,
 )
-from malstrom_py.state.change_log import Changes, SlotsOf
+from malstrom_py.state.change_log import Changes, SlotsOf, alike
+from malstrom_py.state.cold import can_be_cold
 from malstrom_py.state.column_image import ColumnImage, states_of, storable
-from malstrom_py.state.entries import Times, encoded_entries
+from malstrom_py.state.entries import Times, encoded_entries, is_timed
 from malstrom_py.state.group_index import NotColumnar, keys_as_column, listed_keys
 from malstrom_py.state.many_values import ManyValues
 from malstrom_py.state.timed_values import TimedValues
@@ -43,6 +54,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from malstrom_py.state.ahead_of_barrier import AheadOfBarrier, PackedPart
+    from malstrom_py.state.artefact_parts import BlockFile
+    from malstrom_py.state.cold import SlotRows
     from malstrom_py.state.group_index import Keys
 
 Migrate = Callable[[Any, Any], Any]
@@ -82,6 +95,8 @@ class KeyedState(TimedValues):
 
     def track(self, slots_of: SlotsOf) -> None:
         """Track which keys change, and persist keyed artefacts, by the slots that ``slots_of`` returns."""
+        if self.memory is not None:
+            self.memory.cold.slots_of = slots_of
         self._changes = Changes(slots_of)
         self.untried = True
 
@@ -166,6 +181,13 @@ class KeyedState(TimedValues):
         elif predicate is every_key:
             found.update(self.with_values())
             found.update(self.timed_keys())
+        elif isinstance(predicate, OnDisk):
+            found.update(() if self.cold is None else self.cold.keys_in(predicate.slot))
+        elif isinstance(predicate, InMemory):
+            found.update(self._in_memory())
+            found.update(self.timed_keys())
+            if self.memory is not None:
+                self.memory.seen_by(predicate)
         else:
             found.update(filter(predicate, self.keys()))
 
@@ -217,8 +239,8 @@ class KeyedState(TimedValues):
 
     @property
     def goes_ahead(self) -> bool:
-        """Whether `send_ahead` may be called: changes are tracked, and values are in a dict."""
-        return self.tracked and not isinstance(self.values, ManyValues)
+        """Whether `send_ahead` may be called: changes are tracked, and values are in a dict, all in memory."""
+        return self.tracked and self.cold is None and not isinstance(self.values, ManyValues)
 
     def send_ahead(self, keys: Sequence[Any]) -> bytes | None:
         """R12: return the state of ``keys``, encoded as by `collect`, and keep it. Requires `goes_ahead`.
@@ -316,7 +338,7 @@ class KeyedState(TimedValues):
         return max(self.count, len(self.timers.keys()), len(self.clock_timers.keys()))
 
     def due(self, parent: str | None, *, listed: bool = True) -> tuple[list[Any] | pa.Array, bool]:
-        """Do as `Packable.due`: to list all takes several times as long as to list the keys of values."""
+        """Do as `Packable.due`: to list all takes several times as long as to list the keys of values in memory."""
         self.note_flagged()
         changes, values = self.changes, self.columns()
         with suppress(NotColumnar):
@@ -326,7 +348,25 @@ class KeyedState(TimedValues):
         due = changes.due(parent)
         if due is not None:
             return list(due), False
-        return self._held() if listed else list(self.with_values()), True
+        return self._held() if listed else list(self._in_memory()), True
+
+    def on_disk(self) -> Iterator[SlotRows]:
+        """Do as `Packable.on_disk`."""
+        return iter(()) if self.cold is None else self.cold.rows()
+
+    def file(self, *, delta: bool) -> BlockFile | None:
+        """Do as `Packable.file`."""
+        return None if self.memory is None else self.memory.file(delta=delta)
+
+    def named(self, rows: dict[bytes, bytes]) -> dict[bytes, bytes] | None:
+        """Return rows of an artefact with the keys as the chain names them; None: it does not (`Changes.names`)."""
+        codec, step = self.codec, self.step
+        names = self.changes.names(codec.decode_each_at_rest(list(rows), step=step), self.count, full=False)
+        return (
+            None
+            if names is None
+            else dict(zip(codec.encode_each_at_rest(names, step=step, keys=names), rows.values(), strict=True))
+        )
 
     def without_values(self, keys: list[Any]) -> list[Any]:
         """Return those of ``keys`` that have no value."""
@@ -363,18 +403,40 @@ class KeyedState(TimedValues):
             columns = columns_in(opened, slots)
             if columns is not None and self._take_in_columns(columns, "restored from two workers"):
                 return installed, opened[-1].note
-        for _, image in runs_in(chain, self.codec, slots=slots, step=self.step):
-            if len(set(image.keys)) != len(image.keys):
+
+        def put_on_disk(keys: Sequence[Any], entries: Sequence[bytes]) -> Sequence[bool]:
+            if len(set(keys)) != len(keys):
                 raise SnapshotError(f"step {self.step!r}: the state to restore is damaged: it has a key twice")
+            left = self._put_on_disk(keys, entries) if migrate is None else [True] * len(keys)
+            installed.extend(compress(keys, map(not_, left)))
+            return left
+
+        for _, image in runs_in(chain, self.codec, slots=slots, step=self.step, take=put_on_disk):
             taken = image if migrate is None else image.migrated(migrate)
             self._take_in(taken.keys, taken.values, taken.times, "restored from two workers")
             installed += taken.keys
         return installed, Opened(chain[-1]).note
 
+    def _put_on_disk(self, keys: Sequence[Any], entries: Sequence[bytes]) -> list[bool]:
+        """Put entries on disk that can be there in their stored form, once memory is full. Return which are left."""
+        cold = self.cold
+        if cold is None or self.expiry is not None or self.due_at is not None:
+            return [True] * len(keys)
+        left = [is_timed(entry) or not can_be_cold(key) for key, entry in zip(keys, entries, strict=True)]
+        gone = list(map(not_, left))
+        put = list(compress(keys, gone))
+        for key in compress(put, map(is_not, self.values_of(put), repeat(None))):
+            raise InternalError(f"step {self.step!r}: state of key {shown(key)} was restored from two workers")
+        cold.put_entries(put, list(compress(entries, gone)))
+        return left
+
     def continue_chain(self, snapshot: str) -> None:
         """Write the next artefact as changes since ``snapshot``, whose state is the installed one. Requires `track`."""
         changes, columns = self.changes, self.columns()
-        changes.continued(snapshot, [] if columns is not None else self._held())
+        keys = [] if columns is not None else [*self._in_memory(), *self.timed_keys()]
+        if self.cold is not None and not alike(keys):  # those on disk are
+            keys += self.cold.keys()
+        changes.continued(snapshot, keys)
         if columns is not None:
             columns.changed_columns()
         elif isinstance(self.values, ManyValues):

@@ -17,9 +17,12 @@ from pathlib import Path
 from sys import getsizeof
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
+from malstrom_py.data.messages import InMemory
 from malstrom_py.errors import PlanError, shown
-from malstrom_py.state.cold import ColdStates, KeyForm, can_be_cold
+from malstrom_py.state.artefact_parts import BlockFile
+from malstrom_py.state.cold import ColdStates, Held, KeyForm, can_be_cold
 from malstrom_py.state.disk import Disk, RocksDisk, require_rocksdb
 from malstrom_py.state.group_index import listed_keys
 from malstrom_py.state.many_values import ManyValues, Values
@@ -70,14 +73,17 @@ class State:
     def opened(self, form: KeyForm) -> StateMemory:
         """Return the memory of one worker. ``form``: see `ColdStates`."""
         folder = Path(gettempdir() if self.folder is None else self.folder)
-        return StateMemory(self.memory_bytes, lambda: RocksDisk(folder), form)
+        return StateMemory(self.memory_bytes, lambda: RocksDisk(folder), form, folder)
 
 
 class StateMemory:
-    """The memory of the states of one worker: ``limit`` bytes; more are on ``disk``, which is opened when needed."""
+    """The memory of the states of one worker: ``limit`` bytes; more are on ``disk``, which is opened when needed.
+    ``folder``: for temporary files.
+    """
 
-    def __init__(self, limit: int, disk: Callable[[], Disk], form: KeyForm) -> None:
+    def __init__(self, limit: int, disk: Callable[[], Disk], form: KeyForm, folder: Path | None = None) -> None:
         self.limit = limit
+        self._folder = folder
         self._open = disk
         self._disk: Disk | None = None
         self._form = form
@@ -92,7 +98,10 @@ class StateMemory:
     def keep(self, state: KeyedState) -> StepMemory:
         """Let the state of a step be part of this memory."""
         prefix = len(self._parts).to_bytes(2, "big")
-        part = StepMemory(self, state, ColdStates(self._opened, prefix, state.codec, state.step, self._form))
+        cold = ColdStates(self._opened, prefix, state.codec, state.step, self._form)
+        if state.tracked:
+            cold.slots_of = state.changes.slots_of
+        part = StepMemory(self, state, cold)
         self._parts.append(part)
         return part
 
@@ -124,6 +133,12 @@ class StateMemory:
         """About how many bytes the states in memory take."""
         return sum(part.bytes_most for part in self._parts)
 
+    def file(self, *, delta: bool) -> BlockFile:
+        """Return a file for blocks of an artefact."""
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        return BlockFile(delta=delta, folder=None if self._folder is None else str(self._folder))
+
     def close(self) -> None:
         """Forget what is on disk."""
         if self._disk is not None:
@@ -149,7 +164,7 @@ class StepMemory:
     """The states of one step that are in memory, of which `put_away` puts some among those on disk, ``cold``."""
 
     def __init__(self, all_steps: StateMemory, state: KeyedState, cold: ColdStates) -> None:
-        self.settle = all_steps.settle
+        self.settle, self.file = all_steps.settle, all_steps.file
         self._all_steps = all_steps
         self._state = state
         self.cold = cold
@@ -159,6 +174,7 @@ class StepMemory:
         self._each = 0  # bytes
         self._came = 0  # rows, since
         self._again = 1
+        self._watch: Callable[[], InMemory | None] = _no_watch
         self._stuck = 0  # states when the last were found that cannot be put on disk
 
     @property
@@ -207,13 +223,24 @@ class StepMemory:
             held = self.cold.take(self._state.missing(wanted))
             self._all_steps.found_on_disk += len(held.keys)
             self._all_steps.not_on_disk += len(wanted) - len(held.keys)
-            self._state.put_back(held)
+            self._put_back(held)
+
+    def _put_back(self, held: Held) -> None:
+        watch = self._watch()
+        if watch is not None:
+            watch.brought.update(held.keys)
+        self._state.put_back(held)
+
+    def seen_by(self, watch: InMemory) -> None:
+        """Let ``watch`` have the keys that come into memory from now on."""
+        watch.has_others = True
+        self._watch = ref(watch)
 
     def bring_due(self, kind: int, reached: int, since: bytes | None = None) -> tuple[Sequence[Any], bytes | None]:
         """Bring some states that are due into memory. Return their keys, and the rest as `ColdStates.take_due`."""
         held, rest = self.cold.take_due(kind, reached, since)
         self._came += len(held.keys)
-        self._state.put_back(held)
+        self._put_back(held)
         return held.keys, rest
 
     def put_away(self, size: int) -> int:
@@ -253,6 +280,10 @@ class StepMemory:
             count -= len(chosen)
             if chosen:
                 yield chosen
+
+
+def _no_watch() -> None:
+    """Return nothing, as a reference does whose object is gone."""
 
 
 def _in_pieces(values: Values) -> Iterator[Sequence[Any]]:

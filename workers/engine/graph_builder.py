@@ -119,6 +119,9 @@ def build_graph(
     keyed = {region.name: _keyed(plan, region, nodes, exchanges) for region in regions}
     names = {node: name for name, node in nodes.items()}
     slots_of = {names[node]: group.slots_of for groups in keyed.values() for group in groups for node in group.nodes}
+    for step, of_step in slots_of.items():
+        if isinstance(operator := operators[step], StatefulOperator) and operator.state.memory is not None:
+            operator.state.memory.cold.slots_of = of_step
     inputs = [
         RegionInput(
             executor,

@@ -3,9 +3,10 @@
 Rule: steps are processed in the order of the graph, so that records released by a step are in the state of later steps
 before that state is taken. `Interrogate` finds the keys, `Collect` takes their state, `Acquire` installs it. Every few
 milliseconds the region continues with its other keys. Chunks have slots in order, and keys by their bytes. Each rescale
-finds all keys once, before the cut and in portions, and puts them into an index, so that the cost of a move depends on
-the keys that leave. The index has every key that may have state, and maybe others: a key gets state only by a record or
-by a chunk, so the keys found at first and those of later records are enough.
+finds all keys in memory once, before the cut and in portions, and puts them into an index, so that the cost of a move
+depends on the keys that leave. The index has every key that may have state, and maybe others: a key gets state only by
+a record or by a chunk, so the keys found at first, those of later records and those from disk are enough. Those on disk
+are found there when their slot leaves.
 
 If all steps of a region with state keep it in arrays, no keys are listed: each move looks for the keys of its slots in
 the arrays, and takes them by column. The keys of a step that goes back to rows during the rescale are listed then.
@@ -22,7 +23,17 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import Acquire, AnyOf, Collect, Control, Epoch, Interrogate, StateMessage
+from malstrom_py.data.messages import (
+    Acquire,
+    AnyOf,
+    Collect,
+    Control,
+    Epoch,
+    InMemory,
+    Interrogate,
+    OnDisk,
+    StateMessage,
+)
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.base import Operator, Outlet
 from malstrom_py.operators.keyed import StatefulOperator
@@ -46,8 +57,11 @@ class KeyIndex:
     (0, [1, 5, 9], [])
     """
 
-    def __init__(self, slots_of: Callable[[Sequence[Any]], list[int]], found: set[Any]) -> None:
+    def __init__(
+        self, slots_of: Callable[[Sequence[Any]], list[int]], found: set[Any], listed: InMemory | None = None
+    ) -> None:
         self._slots_of = slots_of
+        self.listed = InMemory() if listed is None else listed
         self._found = found  # never changed, so that it can be gone through without a copy
         self._waiting = iter(found)
         self.left = len(found)
@@ -56,7 +70,7 @@ class KeyIndex:
         self._by_slot: defaultdict[int, list[Any]] = defaultdict(list)
 
     def __len__(self) -> int:
-        return len(self._found) + len(self._later)
+        return len(self._found) + len(self._later) + len(self.listed.brought)
 
     def put(self, count: int) -> None:
         """Add the next ``count`` of the found keys."""
@@ -74,6 +88,9 @@ class KeyIndex:
 
     def of(self, slot: int) -> list[Any]:
         """Return the indexed keys of ``slot``, in no order."""
+        if self.listed.brought:
+            self.saw(self.listed.brought)
+            self.listed.brought.clear()
         return self._by_slot.get(slot, [])
 
     def _put(self, keys: Sequence[Any]) -> None:
@@ -224,9 +241,10 @@ class StateTransfer:
             self.watching = self.indexing = False
             return
         for keyed in self._keyed:
-            message = Interrogate()
+            listed = InMemory()
+            message = Interrogate(listed)
             self._send(keyed.nodes, message)
-            self._indexes.append(KeyIndex(keyed.slots_of, message.keys))
+            self._indexes.append(KeyIndex(keyed.slots_of, message.keys, listed))
         self._found = sum(index.left for index in self._indexes)
         if self._found >= _MANY_KEYS:
             make_old()
@@ -417,13 +435,17 @@ class StateTransfer:
         if slot not in self._keys:
             keys = self._keys[slot] = deque()
             for number, (keyed, index) in enumerate(zip(self._keyed, self._indexes, strict=True)):
-                found = index.of(slot)
+                found, on_disk = index.of(slot), Interrogate(OnDisk(slot))
+                if index.listed.has_others:
+                    self._send(keyed.nodes, on_disk)
+                    found = [key for key in found if key not in on_disk.keys]
                 if self._asks and found:
                     # The index is older than the cut, and may have keys whose state is gone.
                     message = Interrogate(AnyOf(set(found)))
                     self._send(keyed.nodes, message)
                     if not message.keys.issuperset(found):
                         found = [key for key in found if key in message.keys]
+                found = [*found, *on_disk.keys]
                 if found:
                     keys.append((number, in_order(found)))
         return self._keys[slot]

@@ -550,7 +550,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
         ((ReadSource, "add", in_no_snapshot), (ReadSource, "on_control", without_unsaved)), seed=28, growing=1.0
     ),
     "S7 acknowledged before it is durable": WrongProtocol(
-        ((SnapshotCoordinator, "_store", acknowledged_early),), seed=74, growing=1.0
+        ((SnapshotCoordinator, "_store", acknowledged_early),), seed=279, growing=1.0
     ),
     "T2 idle parts keep their epoch": WrongProtocol(
         ((GenerateEpochs, "_catch_up", nothing),), seed=28, shape="several-sources"

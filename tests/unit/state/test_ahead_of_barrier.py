@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,14 +12,18 @@ import pytest
 from malstrom_py import agg
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AbsBarrier
+from malstrom_py.errors import InternalError
 from malstrom_py.operators.panes import Panes, keys_in
+from malstrom_py.rescale.keys.key_hash import encode_key
 from malstrom_py.state import change_log, group_values, groups
 from malstrom_py.state.ahead_of_barrier import AheadOfBarrier, split
-from malstrom_py.state.artefact import contents, entries_in, is_delta
+from malstrom_py.state.artefact import artefact, contents, entries_in, is_delta
 from malstrom_py.state.figure_states import FigureStates, shape_of_one
 from malstrom_py.state.group_index import GroupIndex
 from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.state.memory import StateMemory
 from malstrom_py.testing import CapturingPersistenceBackend
+from malstrom_py.testing.disk import MemoryDisk
 
 SLOTS = 4
 
@@ -85,6 +89,112 @@ def test_s2_what_is_stored_is_the_state_at_the_barrier(seed: int) -> None:
             chain = made if not is_delta(made[0]) else [*chain, *made]
             parent = f"s{number}"
             assert stored(chain) == held(state)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_s2_what_is_stored_is_the_state_in_memory_and_on_disk_at_the_barrier(seed: int) -> None:
+    rng = random.Random(f"on disk {seed}")
+    state, chain, parent = tracked(), list[bytes](), None
+    memory = StateMemory(rng.choice((0, 1_500)), MemoryDisk, encode_key)
+    state.memory = memory.keep(state)
+    keys: list[Any] = [*range(20), "a", "b", (1, "c"), *([2.0, None, 0.5] if seed % 3 == 0 else [])]
+    for number in range(8):
+        ahead = state.pack_ahead(f"s{number}", parent, keys_max=rng.choice((1, 2, 5)))
+        for _ in range(rng.randrange(60)):
+            some = rng.sample(keys, rng.randrange(1, 4))
+            state.bring(some)
+            for key in some if rng.random() < 0.7 else ():
+                put(state, key, rng.choice((None, rng.random(), "x" * rng.randrange(9))))
+                if rng.random() < 0.2:
+                    state.timers.set(key, rng.randrange(9))
+            if rng.random() < 0.5:
+                state.settle()
+            if rng.random() < 0.1:
+                state.collect(some)
+            if rng.random() < 0.6 and ahead.under_way:
+                ahead.next()
+        made = artefacts(state, f"s{number}", parent)
+        if rng.random() < 0.8:  # else it is never committed
+            chain = made if not is_delta(made[0]) else [*chain, *made]
+            parent = f"s{number}"
+            assert stored(chain) == held(state)
+
+
+def test_s2_state_on_disk_is_packed_some_keys_at_a_time_and_not_looked_up() -> None:
+    read = list[bytes]()
+
+    class Watched(MemoryDisk):
+        def get(self, keys: list[bytes]) -> list[bytes | None]:
+            assert not keys, "a key is looked up"
+            return []
+
+        def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+            return map(self._seen, super().scan(prefix, first))
+
+        def _seen(self, entry: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+            read.append(entry[0])
+            return entry
+
+    state, memory = KeyedState("count", Codec()), StateMemory(0, Watched, encode_key)
+    state.track(lambda keys: [key % 500 for key in keys])
+    state.memory = memory.keep(state)
+    state.values.update((key, "x" * 2_000) for key in range(4_000))
+    state.arrived(4_000)
+    ahead = state.pack_ahead("s0", None)
+    while ahead.under_way:
+        before = len(read)
+        ahead.next()
+        assert len(read) - before <= 8 + 1
+    assert len(read) == 4_000
+    ((_, pieces, _),) = split(ahead.parts, artefact({}, delta=True))
+    assert max(map(len, pieces())) <= 1 << 20
+    assert len(stored([b"".join(pieces())])) == 4_000
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_s5_what_is_restored_goes_to_disk_as_it_is_stored_once_memory_is_full(seed: int) -> None:
+    rng = random.Random(f"restored {seed}")
+    state = tracked()
+    keys = [*range(200), "a", (1, "c"), *([0.5, 2.0] if seed % 3 == 0 else [])]
+    for key in keys:
+        put(state, key, "x" * rng.randrange(9))
+        if rng.random() < 0.1:
+            state.timers.set(key, rng.randrange(9))
+    chain = artefacts(state, "s0", None)
+    for key in rng.sample(keys, 30):
+        put(state, key, rng.choice(("changed", None)))
+    chain += artefacts(state, "s1", "s0")
+    restored, memory = tracked(), StateMemory(rng.choice((0, 3_000)), MemoryDisk, encode_key)
+    restored.memory = memory.keep(restored)
+    installed = [key for slot in range(SLOTS) for key in restored.install(chain, {slot})[0]]
+    assert sorted(map(repr, installed)) == sorted(map(repr, restored.keys()))
+    assert held(restored) == held(state)
+    with pytest.raises(InternalError, match="restored from two workers"):
+        restored.install(chain, range(SLOTS))
+    restored.continue_chain("s1")
+    for key in [1, 2.0, 0.5, "a"]:
+        restored.bring([key])
+        put(restored, key, "later")
+    ahead = restored.pack_ahead("s2", "s1", keys_max=2)
+    packed(ahead)
+    made = artefacts(restored, "s2", "s1")
+    assert stored(made if not is_delta(made[0]) else [*chain, *made]) == held(restored)
+
+
+def test_s2_many_changes_are_in_files() -> None:
+    state, memory = tracked(), StateMemory(1 << 30, MemoryDisk, encode_key)
+    state.memory = memory.keep(state)
+    (chain,) = [artefacts(state, "s0", None)]
+    ahead = state.pack_ahead("s1", "s0", keys_max=2)
+    for key in range(300):
+        put(state, key, "x" * 50)
+    packed(ahead)
+    assert sum(part.file is not None for part in ahead.parts) > 3
+    for key in range(0, 300, 2):
+        put(state, key, None)
+    packed(ahead)
+    chain += artefacts(state, "s1", "s0")
+    assert stored(chain) == held(state)
 
 
 def test_s2_arrays_are_packed_as_arrays_and_merged_as_such() -> None:

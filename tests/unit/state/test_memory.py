@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from malstrom_py.codec import Codec
+from malstrom_py.data.messages import InMemory, OnDisk
 from malstrom_py.errors import CodecError, PlanError
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.keys.key_hash import encode_key
@@ -161,3 +162,42 @@ def test_what_a_value_holds_is_counted() -> None:
     assert footprint(large) - footprint(small) == 9_999
     assert footprint(Own("x" * 500)) > 500
     assert footprint(dict.fromkeys(range(1000), "x" * 100)) > 150_000
+
+
+def asked(state: KeyedState, predicate: Any) -> set[Any]:
+    found: set[Any] = set()
+    state.interrogate(predicate, found)
+    return found
+
+
+def test_a_move_finds_each_key_in_memory_or_in_its_slot_on_disk() -> None:
+    state, _ = kept(30_000)
+    state.track(lambda keys: [key % 8 for key in keys])
+    added(state, range(400))
+    listed = InMemory()
+    in_memory = asked(state, listed)
+    assert in_memory == set(state.values)
+    on_disk = [asked(state, OnDisk(slot)) for slot in range(8)]
+    assert all(key % 8 == slot for slot, keys in enumerate(on_disk) for key in keys)
+    assert sorted([*in_memory, *(key for keys in on_disk for key in keys)]) == list(range(400))
+    state.bring([1, 2, 3])
+    assert listed.brought == {1, 2, 3} - in_memory
+    del listed
+    assert asked(state, OnDisk(1)).isdisjoint(state.values)
+
+
+def test_the_keys_of_a_slot_are_found_on_disk_without_the_others() -> None:
+    looked = list[bytes]()
+
+    class Watched(MemoryDisk):
+        def scan(self, prefix: bytes, first: bytes = b"") -> Any:
+            for entry in super().scan(prefix, first):
+                looked.append(entry[0])
+                yield entry
+
+    state, memory = KeyedState("step", Codec()), StateMemory(0, Watched, encode_key)
+    state.memory = memory.keep(state)
+    state.track(lambda keys: [key % 50 for key in keys])
+    added(state, range(1_000))
+    assert asked(state, OnDisk(7)) == set(range(7, 1_000, 50))
+    assert len(looked) == 20
