@@ -12,6 +12,7 @@ from malstrom_py.data.messages import InMemory, OnDisk
 from malstrom_py.errors import CodecError, PlanError
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.rescale.keys.key_hash import encode_key
+from malstrom_py.state.join_panes import JoinPanes
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.state.memory import State, StateMemory, footprint
 from malstrom_py.testing import OperatorTester
@@ -35,6 +36,18 @@ def test_other_memory_is_refused(memory: Any) -> None:
 def test_a_folder_is_a_path() -> None:
     with pytest.raises(PlanError, match="must be a path"):
         State("4GB", folder=7)  # type: ignore[arg-type]
+
+
+def test_keys_in_several_panes_of_a_join_count_once() -> None:
+    panes, keys = JoinPanes(10), list(range(100))
+    for start in range(0, 50, 10):
+        panes.add(0, keys, keys, [start] * 100)
+        panes.add(1, keys[50:], keys[50:], [start] * 50)
+    panes.add(0, others := list(range(1_000, 1_300)), others, [70] * 300)
+    assert abs(panes.keys_about - 400) < 40
+    assert list(panes) == [*keys, *others]
+    assert list(reversed(panes)) == [*others[::-1], *keys[:49:-1], *keys[49::-1]]
+    assert panes.lack([7, 1_000, 2_000]) == [False, False, True]
 
 
 def kept(limit: int) -> tuple[KeyedState, StateMemory]:
