@@ -18,7 +18,7 @@ from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.log import JobStart, next_incarnation
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.state import ahead_of_barrier
-from malstrom_py.state.ahead_of_barrier import AheadOfBarrier
+from malstrom_py.state.ahead_of_barrier import AheadOfBarrier, PackedPart
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.coordinator import recovery as beginning
 from malstrom_py.workers.coordinator import snapshot_coordinator
@@ -257,6 +257,8 @@ def packed_on(right: Callable[..., Any]) -> Callable[..., Any]:
     def finish(ahead: Any) -> Any:
         parent = right(ahead)
         ahead._has_passed = False
+        later = PackedPart(True, lambda: ahead_of_barrier._delta_of(ahead._later))
+        ahead._parts = [*ahead.parts, later]
         return parent
 
     return finish
