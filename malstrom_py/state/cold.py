@@ -8,17 +8,18 @@ and its entry, both as an artefact has them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, timedelta
 from itertools import chain, compress, groupby, islice, repeat
+from operator import add
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from malstrom_py.codec import Codec
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.disk import Disk
-from malstrom_py.state.due_index import AT, DueIndex, stored_time, time_of
-from malstrom_py.state.entries import NO_TIMES, Times, decoded_entries, encoded_entries, with_end
+from malstrom_py.state.due_index import AT, DueIndex, stored_times, times_of
+from malstrom_py.state.entries import NO_TIMES, Times, decoded_entries, encoded_entries, with_ends, without_ends
 
 KeyForm = Callable[[Any], bytes]
 """Returns the same bytes for keys that are equal, such as 1 and True."""
@@ -30,8 +31,9 @@ _LENGTH: Final = 4
 _NAME: Final = (1 << 28) - 1
 _BITS: Final = 28
 _FLAGS: Final = _LENGTH - 1
-_NOT_DUE: Final = 15
+_IN_BYTE: Final = 4
 _INDEXES: Final = [[kind for kind in range(4) if flags >> kind & 1] for flags in range(16)]
+_ONE_INDEX: Final = {1 << kind: kind for kind in range(4)}
 
 _TOGETHER: Final = 1024
 """So many entries are decoded together."""
@@ -72,13 +74,19 @@ def in_one_slot(keys: Sequence[Any]) -> list[int]:
 SlotRows = tuple[int, dict[bytes, bytes]]
 """A slot, and the stored forms of some of its keys with their entries."""
 
+_Noting = Callable[[DueIndex, list[bytes], list[bytes]], list[bytes]]
+
 
 class Held(NamedTuple):
-    """States of ``keys``: ``values``, and the ``times`` of those that have some."""
+    """States of ``keys``: ``values``, and the ``times`` of those that have some.
+
+    ``ends``: until when each lasts, if they have no other times; ``times`` is empty then.
+    """
 
     keys: Sequence[Any]
     values: list[Any]
     times: dict[Any, Times]
+    ends: Sequence[int] | None = None
 
 
 class ColdStates:
@@ -90,13 +98,13 @@ class ColdStates:
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> disk = RocksDisk(folder)
     >>> cold = ColdStates(lambda: disk, b"s", Codec(), "count", encode_key)
-    >>> cold.slots_of = lambda keys: [len(str(key)) for key in keys]
-    >>> cold.put(["ann", 7], [{"n": 1}, {"n": 2}], {"ann": Times([5])})
+    >>> cold.slots_of = lambda keys: [2 if key == "xy" else 3 for key in keys]
+    >>> cold.put(Held(["ann", 7], [{"n": 1}, {"n": 2}], {"ann": Times([5])}))
     >>> cold.take([7.0, "bob"]), cold.peek(["ann", 7]).values, len(cold)
-    (Held(keys=[7.0], values=[{'n': 2}], times={}), [{'n': 1}, None], 1)
+    (Held(keys=[7.0], values=[{'n': 2}], times={}, ends=None), [{'n': 1}, None], 1)
     >>> cold.take_due(TIMERS, 4)[0].keys, cold.take_due(TIMERS, 5)[0].times, len(cold)
     ([], {'ann': Times(timers=[5], by_clock=(), until=None)}, 0)
-    >>> cold.put(["eve", "bob", "xy"], [1, 2, 3])
+    >>> cold.put(Held(["eve", "bob", "xy"], [1, 2, 3], {}))
     >>> list(cold.keys()), list(cold.keys_in(3)), list(cold.keys_in(4))
     (['xy', 'bob', 'eve'], ['bob', 'eve'], [])
     >>> disk.close()
@@ -121,47 +129,64 @@ class ColdStates:
     def __len__(self) -> int:
         return self._count
 
-    def put(
-        self,
-        keys: Sequence[Any],
-        values: Sequence[Any],
-        times: Mapping[Any, Times] | None = None,
-        *,
-        needed: Callable[[Any, Any], int | None] | None = None,
-        expires: bool = False,
-    ) -> None:
-        """Store the states of ``keys``, of which none is here, and the ``times`` of some.
+    def put(self, held: Held, *, needed: Callable[[Any, Any], int | None] | None = None, expires: bool = False) -> None:
+        """Store the states of keys, one at least, of which none is here.
 
         ``needed`` returns when a key with its state is due for the step. ``expires``: a state without an end is due
         immediately. `CodecError` if a state cannot be stored.
         """
-        entries = encoded_entries(self._codec, keys, values, times or {}, step=self._step)
-        names = self._codec.encode_each_at_rest(keys, step=self._step, keys=keys)
-        if not times and needed is None and not expires:
-            heads = [len(name).to_bytes(_LENGTH, "little") for name in names]
-        else:
-            found = map((times or {}).get, keys, repeat(NO_TIMES))
-            told = repeat(None) if needed is None else map(needed, keys, values)
-            heads = list(map(_head, names, found, told, repeat(expires)))
-        self._write(keys, names, heads, entries)
+        keys, values, _, ends = held
+        codec, step = self._codec, self._step
+        names = codec.encode_each_at_rest(keys, step=step, keys=keys)
+        told = None if needed is None else list(map(needed, keys, values))
+        entries = None
+        if ends and told is None:
+            entries = with_ends(codec.encode_each_at_rest(values, step=step, keys=keys), ends)
+        if ends and entries is None:
+            held = held._replace(times={key: Times(until=end) for key, end in zip(keys, ends, strict=True)}, ends=None)
+        if entries is None:
+            entries = encoded_entries(codec, keys, values, held.times, step=step)
+        forms = self._forms(keys)
+        heads, due = self._heads(held, names, forms, told, expires)
+        self._write(forms, names, heads, entries, due)
 
     def put_entries(self, keys: Sequence[Any], entries: Sequence[bytes]) -> None:
         """Store the states of ``keys``, of which none is here, in the form that an artefact has, without times."""
         names = self._codec.encode_each_at_rest(keys, step=self._step, keys=keys)
-        self._write(keys, names, [len(name).to_bytes(_LENGTH, "little") for name in names], entries)
+        heads = [len(name).to_bytes(_LENGTH, "little") for name in names]
+        self._write(self._forms(keys), names, heads, entries, ())
 
     def _write(
-        self, keys: Sequence[Any], names: Sequence[bytes], heads: Sequence[bytes], entries: Sequence[bytes]
+        self,
+        forms: Sequence[bytes],
+        names: Sequence[bytes],
+        heads: Sequence[bytes],
+        entries: Sequence[bytes],
+        due: Sequence[bytes],
     ) -> None:
-        forms = self._forms(keys)
         stored = [head + name + entry for head, name, entry in zip(heads, names, entries, strict=True)]
         written = list(zip(forms, stored, strict=True))
-        for form, head in zip(forms, heads, strict=True):
-            if head[_FLAGS] > _NOT_DUE:
-                written += ((entry, b"") for entry in self._added(form, head))
+        written += zip(due, repeat(b""))
         self._disk().write(written)
-        self._count += len(keys)
+        self._count += len(forms)
         self.bytes += sum(map(len, stored))
+
+    def _heads(
+        self, held: Held, names: list[bytes], forms: list[bytes], needed: list[int | None] | None, expires: bool
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Return what is stored before the names of keys, and their entries in indexes."""
+        keys, _, times, ends = held
+        known = needed if ends is None else ends
+        if not times and known is None and not expires:
+            return [len(name).to_bytes(_LENGTH, "little") for name in names], []
+        if times or known is None or (expires and ends is None) or None in known:
+            moments = map(_moments, map(times.get, keys, repeat(NO_TIMES)), needed or repeat(None), repeat(expires))
+            heads = list(map(_head, names, moments))
+            return heads, self._each_due(forms, heads, DueIndex.added)
+        kind, at = NEEDED if ends is None else ENDS, stored_times([one for one in known if one is not None])
+        flag = 1 << kind + _BITS
+        lengths = [(flag | len(name)).to_bytes(_LENGTH, "little") for name in names]
+        return list(map(add, lengths, at)), self.indexes[kind].added(at, self._without_prefix(forms))
 
     def take(self, keys: Sequence[Any]) -> Held:
         """Remove the states of ``keys``, which differ, and return those that were here."""
@@ -175,26 +200,30 @@ class ColdStates:
     def take_due(self, kind: int, reached: int, since: bytes | None = None) -> tuple[Held, bytes | None]:
         """Remove some states, the first that are due, by time. Return them, and where others begin; None: nowhere.
 
-        ``since``: where to begin.
+        ``since``: where to begin. Those of `ENDS` come without values, except where an entry has more than an end.
         """
         forms, rest = self.indexes[kind].first(reached, _TOGETHER, since)
         if not forms:
             return Held([], [], {}), rest
         forms = [self._prefix + form for form in forms]
         stored = [one for one in self._disk().get(forms) if one is not None]
-        return self._taken(forms, stored, self._keys_of(stored)), rest
+        return self._taken(forms, stored, self._keys_of(stored), values=kind != ENDS), rest
 
-    def _taken(self, forms: list[bytes], stored: list[bytes], keys: list[Any]) -> Held:
-        values, times = self._decoded(stored, keys)
-        if forms:
-            dropped = list(forms)
-            for form, one in zip(forms, stored, strict=True):
-                if one[_FLAGS] > _NOT_DUE:
-                    dropped += self._removed(form, one)
-            self._disk().write((), dropped)
-            self._count -= len(forms)
-            self.bytes -= sum(map(len, stored))
-        return Held(keys, values, times)
+    def _taken(self, forms: list[bytes], stored: list[bytes], keys: list[Any], *, values: bool = True) -> Held:
+        if not forms:
+            return Held([], [], {})
+        held = self._decoded(stored, keys, values=values)
+        kinds = {one[_FLAGS] >> _IN_BYTE for one in stored}
+        due: list[bytes] = []
+        if len(kinds) == 1 and (kind := _ONE_INDEX.get(*kinds)) is not None:
+            at = [one[_LENGTH : _LENGTH + AT] for one in stored]
+            due = self.indexes[kind].removed(at, self._without_prefix(forms))
+        elif kinds != {0}:
+            due = self._each_due(forms, stored, DueIndex.removed)
+        self._disk().write((), forms + due)
+        self._count -= len(forms)
+        self.bytes -= sum(map(len, stored))
+        return held
 
     def peek(self, keys: Sequence[Any]) -> Held:
         """Return the states of ``keys``, None as the value of a key that is not here."""
@@ -202,9 +231,10 @@ class ColdStates:
             return Held(list(keys), [None] * len(keys), {})
         stored = self._disk().get(self._forms(keys))
         there = [one is not None for one in stored]
-        states, times = self._decoded(list(filter(None, stored)), list(compress(keys, there)))
+        found, states, times, ends = self._decoded(list(filter(None, stored)), list(compress(keys, there)))
         of_keys = iter(states)
-        return Held(list(keys), [next(of_keys) if is_there else None for is_there in there], times)
+        times = times if ends is None else {key: Times(until=end) for key, end in zip(found, ends, strict=True)}
+        return Held(keys, [next(of_keys) if is_there else None for is_there in there], times)
 
     def keys(self) -> Iterator[Any]:
         """Return the keys that are here at the time of the call."""
@@ -240,41 +270,45 @@ class ColdStates:
 
     def _items_of(self, stored: Sequence[bytes]) -> Iterator[tuple[Any, Any]]:
         keys = self._keys_of(stored)
-        return zip(keys, self._decoded(stored, keys)[0], strict=True)
+        return zip(keys, self._decoded(stored, keys).values, strict=True)
 
-    def _decoded(self, stored: Sequence[bytes], keys: Sequence[Any]) -> tuple[list[Any], dict[Any, Times]]:
-        """Return the values of ``keys`` and the times of those that have some."""
-        forms = [split(one)[1] for one in stored]
-        ends: dict[Any, Times] = {}
-        for place, one in enumerate(stored):
-            if one[_FLAGS] >> 4 == 1 << ENDS:
-                until = time_of(one[_LENGTH : _LENGTH + AT])
-                form = with_end(forms[place], until) if -_INT_MAX < until < _INT_MAX - 1 else None
-                if form is not None:
-                    forms[place], ends[keys[place]] = form, Times(until=until)
-        values, times = decoded_entries(self._codec, keys, forms, step=self._step)
-        return values, {**ends, **times} if times else ends
+    def _decoded(self, stored: Sequence[bytes], keys: Sequence[Any], *, values: bool = True) -> Held:
+        """Return the states of ``keys``; unless ``values`` are asked for, maybe with None as each value."""
+        codec, step = self._codec, self._step
+        kinds = {one[_FLAGS] >> _IN_BYTE for one in stored}
+        if kinds <= {0}:
+            forms = [one[_LENGTH + int.from_bytes(one[:_LENGTH], "little") :] for one in stored]
+            return Held(keys, codec.decode_each_at_rest(forms, step=step, keys=keys), {})
+        skipped = [_LENGTH + AT * len(_INDEXES[one[_FLAGS] >> _IN_BYTE]) for one in stored] if len(kinds) > 1 else []
+        start = _LENGTH + AT * len(_INDEXES[min(kinds)])
+        entries = [
+            one[at + (int.from_bytes(one[:_LENGTH], "little") & _NAME) :]
+            for at, one in zip(skipped or repeat(start), stored, strict=False)
+        ]
+        if kinds == {1 << ENDS}:
+            ends = times_of([one[_LENGTH : _LENGTH + AT] for one in stored])
+            without = without_ends(entries, ends)
+            if without is not None:
+                known = codec.decode_each_at_rest(without, step=step, keys=keys) if values else [None] * len(keys)
+                return Held(keys, known, {}, ends)
+        return Held(keys, *decoded_entries(codec, keys, entries, step=step))
 
     def _forms(self, keys: Sequence[Any]) -> list[bytes]:
         prefix, form_of = self._prefix, self._form_of
         slots = self.slots_of(keys)
         return [prefix + slot.to_bytes(_SLOT, "big") + form_of(key) for slot, key in zip(slots, keys, strict=True)]
 
-    def _added(self, form: bytes, stored: bytes) -> list[bytes]:
-        """Return the entries of a key in indexes, which are to be stored."""
-        kinds = _INDEXES[stored[_FLAGS] >> 4]
-        return [
-            self.indexes[kind].added(stored[_LENGTH + AT * n : _LENGTH + AT * (n + 1)], form[len(self._prefix) :])
-            for n, kind in enumerate(kinds)
-        ]
+    def _without_prefix(self, forms: Sequence[bytes]) -> list[bytes]:
+        return [form[len(self._prefix) :] for form in forms]
 
-    def _removed(self, form: bytes, stored: bytes) -> list[bytes]:
-        """Return the entries of a key in indexes, which are to be dropped."""
-        kinds = _INDEXES[stored[_FLAGS] >> 4]
-        return [
-            self.indexes[kind].removed(stored[_LENGTH + AT * n : _LENGTH + AT * (n + 1)], form[len(self._prefix) :])
-            for n, kind in enumerate(kinds)
-        ]
+    def _each_due(self, forms: Sequence[bytes], stored: Sequence[bytes], how: _Noting) -> list[bytes]:
+        """Return the entries of keys in indexes, as `DueIndex.added` or `DueIndex.removed`, by what is stored first."""
+        due: list[bytes] = []
+        for form, one in zip(forms, stored, strict=True):
+            for place, kind in enumerate(_INDEXES[one[_FLAGS] >> _IN_BYTE]):
+                at = _LENGTH + AT * place
+                due += how(self.indexes[kind], [one[at : at + AT]], [form[len(self._prefix) :]])
+        return due
 
     def _form_of(self, key: Any) -> bytes:
         """Return the form of ``key``, for the most frequent types without a call."""
@@ -294,12 +328,16 @@ def split(stored: bytes) -> tuple[bytes, bytes]:
     return stored[start:end], stored[end:]
 
 
-def _head(name: bytes, times: Times, needed: int | None, expires: bool) -> bytes:
-    """Return what is stored before a name."""
+def _moments(times: Times, needed: int | None, expires: bool) -> tuple[int | None, ...]:
+    """Return when a key is due by each index."""
     timers, by_clock, until = times
     if until is None and expires:
         until = _NO_END
-    moments = (min(timers, default=None), min(by_clock, default=None), until, needed)
+    return min(timers, default=None), min(by_clock, default=None), until, needed
+
+
+def _head(name: bytes, moments: Sequence[int | None]) -> bytes:
+    """Return what is stored before a name."""
     flags = sum(1 << kind for kind, moment in enumerate(moments) if moment is not None)
     of_name = (flags << _BITS | len(name)).to_bytes(_LENGTH, "little")
-    return b"".join((of_name, *(stored_time(moment) for moment in moments if moment is not None)))
+    return b"".join((of_name, *stored_times([moment for moment in moments if moment is not None])))

@@ -6,7 +6,9 @@ comparison, and a search passes no entries that were removed before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from struct import pack, unpack
 from typing import Final
 
 from malstrom_py.state.disk import Disk
@@ -15,21 +17,25 @@ AT: Final = 8
 """So many bytes has a time, and they are in its order."""
 
 _ZERO: Final = 1 << 63
-_MOST: Final = (1 << 64) - 1
 
 
-def stored_time(time: int) -> bytes:
-    """Return the bytes of a time: of one beyond 64 bits those of the last before.
+def stored_times(times: Sequence[int]) -> list[bytes]:
+    """Return the bytes of each time: of one beyond 64 bits those of the last before.
 
-    >>> stored_time(-1) < stored_time(0) < stored_time(1 << 62) < stored_time(1 << 70) == stored_time((1 << 63) - 1)
-    True
+    >>> stored_times([-1, 0, 1 << 70]) == sorted(stored_times([1 << 70, -1, 0])), times_of(stored_times([-1, 0, 7]))
+    (True, [-1, 0, 7])
     """
-    return min(max(time + _ZERO, 0), _MOST).to_bytes(AT, "big")
+    if not times:
+        return []
+    if not -_ZERO <= min(times) <= max(times) < _ZERO:
+        times = [min(max(time, -_ZERO), _ZERO - 1) for time in times]
+    packed = pack(f">{len(times)}Q", *map(_ZERO.__add__, times))
+    return [packed[start : start + AT] for start in range(0, len(packed), AT)]
 
 
-def time_of(stored: bytes) -> int:
-    """Return the time of which these are the bytes."""
-    return int.from_bytes(stored, "big") - _ZERO
+def times_of(stored: Sequence[bytes]) -> list[int]:
+    """Return the times of which these are the bytes."""
+    return list(map((-_ZERO).__add__, unpack(f">{len(stored)}Q", b"".join(stored))))
 
 
 class DueIndex:
@@ -38,7 +44,7 @@ class DueIndex:
     >>> from malstrom_py.testing.disk import MemoryDisk
     >>> disk = MemoryDisk()
     >>> index = DueIndex(lambda: disk, b"i")
-    >>> disk.write([(index.added(stored_time(time), key), b"") for time, key in [(7, b"b"), (5, b"a"), (9, b"c")]])
+    >>> disk.write([(entry, b"") for entry in index.added(stored_times([7, 5, 9]), [b"b", b"a", b"c"])])
     >>> index.is_due(4), index.is_due(8), index.bound(8), index.first(8, 10)[0], index.bound(10)
     (False, True, 5, [b'a', b'b'], 9)
     """
@@ -52,20 +58,21 @@ class DueIndex:
         self.count = 0
         """How many entries there are."""
 
-    def added(self, time: bytes, key: bytes) -> bytes:
-        """Return the entry of a key, which the caller stores, without a value."""
-        entry = self._prefix + time + key
-        self.count += 1
-        if self._first is None or entry < self._first:
-            self._first = entry
-        return entry
+    def added(self, times: Sequence[bytes], keys: Sequence[bytes]) -> list[bytes]:
+        """Return the entries of keys, one at least, which the caller stores, without values."""
+        entries = list(map(_entry, repeat(self._prefix), times, keys))
+        first = min(entries)
+        self.count += len(entries)
+        if self._first is None or first < self._first:
+            self._first = first
+        return entries
 
-    def removed(self, time: bytes, key: bytes) -> bytes:
-        """Return the entry of a key, which the caller drops."""
-        self.count -= 1
+    def removed(self, times: Sequence[bytes], keys: Sequence[bytes]) -> list[bytes]:
+        """Return the entries of keys, which the caller drops."""
+        self.count -= len(keys)
         if not self.count:
             self._first = None
-        return self._prefix + time + key
+        return list(map(_entry, repeat(self._prefix), times, keys))
 
     def is_due(self, reached: int) -> bool:
         """Return whether an entry may be due at ``reached``."""
@@ -76,7 +83,7 @@ class DueIndex:
         if self._first is None:
             return reached
         at = len(self._prefix)
-        return min(reached, time_of(self._first[at : at + AT]))
+        return min(reached, times_of([self._first[at : at + AT]])[0])
 
     def first(self, reached: int, count: int, since: bytes | None = None) -> tuple[list[bytes], bytes | None]:
         """Return the first ``count`` keys that are due at ``reached``, by time, and where others begin; None: nowhere.
@@ -98,4 +105,8 @@ class DueIndex:
 
     def _after(self, reached: int) -> bytes:
         """Return what comes after the entries that are due at ``reached``."""
-        return self._prefix + stored_time(reached) + b"\xff" * 8
+        return self._prefix + stored_times([reached])[0] + b"\xff" * 8
+
+
+def _entry(prefix: bytes, time: bytes, key: bytes) -> bytes:
+    return prefix + time + key

@@ -8,6 +8,7 @@ the runtime's clock, or whose state expires, has the byte 0x02 and ``[value, tim
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from struct import pack
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -32,6 +33,10 @@ NO_TIMES: Final = Times()
 
 _NONE: Final = b"\x90"
 """No timers."""
+
+_SHORT, _LONG = 4, 8
+_MARKS: Final = {_SHORT: b"\xce", _LONG: b"\xcf"}
+"""How msgpack begins an integer of so many bytes more."""
 
 
 def encoded_entries(
@@ -81,11 +86,35 @@ def _packed(times: Sequence[int] | int | None) -> bytes:
     return bytes(packed)
 
 
-def with_end(entry: bytes, until: int) -> bytes | None:
-    """Return the stored form of the value of an entry that has no times but ``until``; None: decode the whole entry."""
-    if entry[1] & CLASSES:
+def with_ends(forms: Sequence[bytes], ends: Sequence[int]) -> list[bytes] | None:
+    r"""Return the entries of stored values that last until ``ends``, at the speed of C; None: encode them otherwise.
+
+    >>> with_ends([b"\x10\x07"], [1 << 32]), without_ends(with_ends([b"\x10\x07"], [1 << 20]), [1 << 20])
+    ([b'\x02\x10\x94\x07\x90\x90\xcf\x00\x00\x00\x01\x00\x00\x00\x00'], [b'\x10\x07'])
+    """
+    size = _size_of(ends)
+    if size is None or any(head & CLASSES for head in {form[0] for form in forms}):
         return None
-    return entry[1:2] + entry[3 : -2 * len(_NONE) - len(_packed(until))]
+    packed = pack(f">{len(ends)}{'Q' if size == _LONG else 'I'}", *ends)
+    tails = [_NONE + _NONE + _MARKS[size] + packed[start : start + size] for start in range(0, len(packed), size)]
+    return [b"\x02%b\x94%b%b" % (form[:1], form[1:], tail) for form, tail in zip(forms, tails, strict=True)]
+
+
+def without_ends(entries: Sequence[bytes], ends: Sequence[int]) -> list[bytes] | None:
+    """Return the stored values in entries with no times but ``ends``; None: decode the entries."""
+    size = _size_of(ends)
+    if size is None or any(head & CLASSES for head in {entry[1] for entry in entries}):
+        return None
+    tail = 2 * len(_NONE) + 1 + size
+    return [entry[1:2] + entry[3:-tail] for entry in entries]
+
+
+def _size_of(ends: Sequence[int]) -> int | None:
+    """Return how many bytes msgpack has for each of ``ends``; None if not the same for all, or few."""
+    first, last = min(ends), max(ends)
+    if first >= 1 << 32:
+        return _LONG if last < (1 << 63) - 1 else None  # in an index the last is that of later ones, too
+    return _SHORT if first >= 1 << 16 and last < 1 << 32 else None
 
 
 def _form(value: Any, times: Times) -> list[Any]:

@@ -439,7 +439,7 @@ class StepValues:
         found = values.many(keys) if isinstance(values, ManyValues) else list(map(values.get, keys))
         if self.cold is None or not any(map(is_, found, repeat(None))):
             return Held(keys, found, {})
-        _, on_disk, times = self.cold.peek([key for key, value in zip(keys, found, strict=True) if value is None])
+        _, on_disk, times, _ = self.cold.peek([key for key, value in zip(keys, found, strict=True) if value is None])
         cold = iter(on_disk)
         return Held(keys, [next(cold) if value is None else value for value in found], times)
 

@@ -207,7 +207,7 @@ class StepMemory:
             some += islice(reversed(values), min(_SAMPLE, len(values) - len(some)))
             keys, size = len(some), sum(map(footprint, chain(some, map(values.get, some))))
         if keys:
-            self._each = _OF_KEY + size // keys + self._state.bytes_of_times // self._measured
+            self._each = _OF_KEY + size // keys + self._state.bytes_of_times // max(1, self._measured)
         return self._measured * self._each
 
     def came(self, rows: int) -> None:
@@ -253,9 +253,10 @@ class StepMemory:
         whole = isinstance(all_values, ManyValues) and all_values.leaves_whole
         count, put = sys.maxsize if whole else -(-size // self._each), 0
         for chosen in self._unused(count):
-            keys, values, times = self._state.put_away(chosen)
-            self.cold.put(keys, values, times, needed=self._state.due_at, expires=self._state.expiry is not None)
-            put += len(keys)
+            held = self._state.put_away(chosen)
+            if held.keys:
+                self.cold.put(held, needed=self._state.due_at, expires=self._state.expiry is not None)
+            put += len(held.keys)
         self._stuck = 0 if put else self._measured
         self._measured = max(self._measured - put, 0)
         return put * self._each

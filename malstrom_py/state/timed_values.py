@@ -87,8 +87,10 @@ class TimedValues(StepValues):
     def _expire_on_disk(self, expiry: Expiry, limit: int) -> None:
         """Do as `expire` for some states on disk. None comes into memory: a batch may be under way."""
         assert self.memory is not None
-        keys, values, times = self.memory.cold.take_due(ENDS, limit)[0]
+        keys, values, times, ends = self.memory.cold.take_due(ENDS, limit)[0]
         self.note(keys)
+        if ends is not None:  # no key has timers
+            return
         until = limit + 1 + expiry.ttl
         dated: dict[Any, Times] = {}
         for key in keys:
@@ -99,7 +101,7 @@ class TimedValues(StepValues):
                 self._set_timers(key, found)
         if dated:
             states = [value for key, value in zip(keys, values, strict=True) if key in dated]
-            self.memory.cold.put(list(dated), states, dated, needed=self.due_at)
+            self.memory.cold.put(Held(list(dated), states, dated), needed=self.due_at)
 
     def _lasting(self) -> Expiry:
         if self.expiry is None:
@@ -164,29 +166,35 @@ class TimedValues(StepValues):
 
     def states_of(self, keys: Sequence[Any]) -> tuple[list[Any], dict[Any, Times]]:
         """Return the values of ``keys``, None for a key without one, and the times of those that have some."""
-        _, values, on_disk = self.held_of(keys)
+        _, values, on_disk, _ = self.held_of(keys)
         times = self._times_of(keys, values)
         return values, {**times, **on_disk} if times else on_disk
 
     def put_away(self, keys: Sequence[Any]) -> Held:
-        held = super().put_away(keys)
-        if len(self.timers) or len(self.clock_timers) or self.expiry is not None:
+        held, expiry = super().put_away(keys), self.expiry
+        in_use = [timers for timers in (self.timers, self.clock_timers) if len(timers)]
+        until = {} if in_use or expiry is None else expiry.until
+        ends = [until[key] for key in held.keys if key in until]
+        if held.keys and len(ends) == len(held.keys):
+            held = held._replace(ends=ends)
+        elif in_use or expiry is not None:
             held = held._replace(times=self._times_of(held.keys, held.values))
-            for timers in filter(len, (self.timers, self.clock_timers)):
+            for timers in in_use:
                 for key in held.times:
                     timers.put_away(key)
-            if self.expiry is not None:
-                self.expiry.put_away(held.keys)
+        if expiry is not None:
+            expiry.put_away(held.keys)
         return held
 
     def put_back(self, held: Held) -> None:
-        times, expiry = held.times, self.expiry
+        keys, _, times, ends = held
         for key, of_key in times.items():
             if of_key.timers or of_key.by_clock:
                 self._set_timers(key, of_key)
-        if expiry is not None:
-            until = {key: of_key.until for key, of_key in times.items() if of_key.until is not None}
-            expiry.put(until)
-            if len(until) < len(held.keys):
-                expiry.undated.update(key for key in held.keys if key not in until)
+        if self.expiry is not None:
+            pairs = times.items() if ends is None else ()
+            until = {key: found.until for key, found in pairs if found.until is not None}
+            self.expiry.put(until if ends is None else dict(zip(keys, ends, strict=True)))
+            if ends is None and len(until) < len(keys):
+                self.expiry.undated.update(key for key in keys if key not in until)
         super().put_back(held)

@@ -10,7 +10,7 @@ import pytest
 
 from malstrom_py.codec import Codec
 from malstrom_py.rescale.keys.key_hash import encode_key
-from malstrom_py.state.cold import BY_CLOCK, ENDS, NEEDED, TIMERS, ColdStates
+from malstrom_py.state.cold import BY_CLOCK, ENDS, NEEDED, TIMERS, ColdStates, Held
 from malstrom_py.state.entries import Times, decoded_entries, encoded_entries
 from malstrom_py.state.expiry import Expiry
 from malstrom_py.state.keyed_state import KeyedState
@@ -176,7 +176,8 @@ def test_states_without_an_end_get_one_at_the_next_epoch_on_disk_too() -> None:
     assert state.expiry is not None
     assert (len(state.values), state.expiry.undated) == (0, set())
     state.expire(9)
-    assert state.states_of([3, 7])[1] == {3: Times(until=16), 7: Times([12], until=16)}
+    times = state.states_of([3, 7])[1]
+    assert (times[3].until, list(times[7].timers), times[7].until) == (16, [12], 16)
     state.expire(15)
     assert state.count == 50
     state.expire(16)
@@ -213,6 +214,14 @@ def test_what_goes_to_disk_is_forgotten_in_memory() -> None:
     assert not any(state.expiry._buckets.values())
 
 
+def test_keys_without_a_state_do_not_go_to_disk() -> None:
+    state = kept(limit=0, ttl=None)
+    state.due_at = lambda key, value: 1
+    state.values.update(dict.fromkeys(range(2_000)))
+    state.arrived(2_000)
+    assert (len(state.values), state.cold) == (0, None)
+
+
 @pytest.mark.parametrize("value", [7, "text", ("a", 1), [1, [2]], {"a": (1,)}, b"\x90\x90\x05", {1, 2}, "\ud800"])
 @pytest.mark.parametrize(
     "times",
@@ -233,8 +242,8 @@ def test_an_entry_is_that_of_both_encoded_together(value: Any, times: Times) -> 
     assert decoded_entries(codec, ["a"], [entry], step="s")[0] == [value]
     disk = MemoryDisk()
     cold = ColdStates(lambda: disk, b"s", codec, "s", encode_key)
-    cold.put(["a", "b"], [value, value], {"a": times}, needed=lambda key, value: 9 if key == "b" else None)
-    keys, values, found = cold.peek(["a", "b", "c"])
+    cold.put(Held(["a", "b"], [value, value], {"a": times}), needed=lambda key, value: 9 if key == "b" else None)
+    keys, values, found, _ = cold.peek(["a", "b", "c"])
     assert (values, {key: Times(*map(_listed, of_key)) for key, of_key in found.items()}) == (
         [value, value, None],
         {"a": Times(*map(_listed, times))},
