@@ -134,12 +134,10 @@ def run(*, keys: int, slots: int, memory: str, seconds: float, interval_s: float
     _until("all keys have come again", lambda: read() >= before + keys + keys // 4)
     next_snapshot()
     workers = handle.metrics().workers
-    print(f"  on disk {sum(one.state_on_disk for one in workers) >> 20} MB")
+    found, others = sum(one.found_on_disk for one in workers), sum(one.not_on_disk for one in workers)
+    print(f"  on disk {sum(one.state_on_disk for one in workers) >> 20} MB; {found / max(1, found + others):.0%} found there")
     handle.stop()
     peaks.close()
-    import shutil
-
-    shutil.copytree(out, "/tmp/farm/s13/h4/out", dirs_exist_ok=True)
     lines = [line for file in out.glob("*.json") for line in file.read_text().splitlines()]
     for pid, peak in peaks.of.items():
         print(f"  {'the coordinator' if pid == os.getpid() else f'process {pid}'}: {peak} MB at most")

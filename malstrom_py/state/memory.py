@@ -116,7 +116,7 @@ class StateMemory:
         for part in sorted(self._parts, key=attrgetter("bytes_most"), reverse=True):
             if excess <= 0:
                 return
-            excess -= part.put_away(excess + self.limit // _SPARE)
+            excess -= part.put_away(excess + min(self.limit // _SPARE, _SPARE_MAX))
 
     @property
     def figures(self) -> dict[str, int]:
@@ -146,7 +146,8 @@ class StateMemory:
 
 
 _SPARE: Final = 64
-"""Such a part of memory is made free together with what is needed."""
+_SPARE_MAX: Final = 1 << 20
+"""Such a part of memory, or so many bytes, are made free together with what is needed: more would be a pause."""
 
 _SURE_ROWS: Final = 1 << 20
 """After so many rows states are measured again; at first after few."""
