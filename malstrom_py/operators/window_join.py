@@ -98,34 +98,30 @@ class WindowJoin(StatefulOperator):
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         before, reached = self._reached, epoch.time
-        self._close(self._panes, reached, out)
-        self._reached = before
+        self._reached = max(before, reached)
+        self._close(self._panes, before, reached, out)
         for keys in self.state.bring_due(reached):  # the windows of all others are closed
             apart = JoinPanes(gcd(self._size, self._step), self._origin)
             apart.set_many(keys, self._panes.take(keys))
-            self._reached = before
-            self._close(apart, reached, out)
+            self._close(apart, before, reached, out)
             left = list(apart)
             self._panes.set_many(left, apart.many(left))
-            self.state.settle()
-            self._reached = before
-        self._reached = max(before, reached)
         out.forward(epoch)
 
     def _due_at(self, key: Any, state: Any) -> int:
         """Return the last moment of the first window of a key that is not closed."""
         start = min(state)
-        first = start if self._size == self._step else self._first_open(start)
+        first = start if self._size == self._step else self._first_open(start, self._reached)
         return min(first + self._size - 1, MAX_EPOCH)
 
-    def _close(self, panes: JoinPanes, reached: int, out: Outlet) -> None:
-        """Send the pairs of all windows whose last moment is at most ``reached``, and drop their state."""
+    def _close(self, panes: JoinPanes, before: int, reached: int, out: Outlet) -> None:
+        """Send the pairs of all windows that end after ``before``, until ``reached``, and drop their state."""
         size, step, starts, at = self._size, self._step, panes.starts(), 0
         sizes = list(map(panes.columns.get, starts, repeat(0)))
         last = MAX_EPOCH if reached == MAX_EPOCH else reached - size + 1
         together, rows = list[int](), 0  # windows of columns: many small batches cost more
         while at < len(starts):
-            start = starts[at] if size == step else self._first_open(starts[at])
+            start = starts[at] if size == step else self._first_open(starts[at], before)
             if start > last:
                 break
             end = at + 1 if size == step else bisect_left(starts, start + size, at)
@@ -139,17 +135,16 @@ class WindowJoin(StatefulOperator):
                 self._close_rows(panes, start, starts[at:end], out)
             else:
                 together.append(start)
-            self._reached = start + size - 1
+            before = start + size - 1
             at = end if size == step else bisect_left(starts, start + step, at)
         if together:
             self._close_columns(panes, together, out)
-        self._reached = max(self._reached, reached)
 
-    def _first_open(self, pane: int) -> int:
-        """Return the start of the first window with ``pane`` that is not closed."""
+    def _first_open(self, pane: int, before: int) -> int:
+        """Return the start of the first window with ``pane`` that ends after ``before``."""
         last = pane - (pane - self._origin) % self._step
         starts = range(last, pane - self._size, -self._step)
-        return next(start for start in reversed(starts) if start + self._size - 1 > self._reached)
+        return next(start for start in reversed(starts) if start + self._size - 1 > before)
 
     def _close_rows(self, panes: JoinPanes, start: int, inside: Sequence[int], out: Outlet) -> None:
         """Close a window that has panes of rows; all of its panes become rows."""

@@ -51,6 +51,8 @@ _OF_TEXT: Final = len(_TEXT) + 8
 
 _TOLD_APART: Final = frozenset((str, int, bytes, type(None), date, timedelta, UUID))
 
+_PLAIN: Final = frozenset((str, int))
+
 _INT_MAX: Final = 1 << 63
 
 
@@ -101,7 +103,7 @@ class ColdStates:
     >>> cold.slots_of = lambda keys: [2 if key == "xy" else 3 for key in keys]
     >>> cold.put(Held(["ann", 7], [{"n": 1}, {"n": 2}], {"ann": Times([5])}))
     >>> cold.take([7.0, "bob"]), cold.peek(["ann", 7]).values, len(cold)
-    (Held(keys=[7.0], values=[{'n': 2}], times={}, ends=None), [{'n': 1}, None], 1)
+    (Held(keys=[7], values=[{'n': 2}], times={}, ends=None), [{'n': 1}, None], 1)
     >>> cold.take_due(TIMERS, 4)[0].keys, cold.take_due(TIMERS, 5)[0].times, len(cold)
     ([], {'ann': Times(timers=[5], by_clock=(), until=None)}, 0)
     >>> cold.put(Held(["eve", "bob", "xy"], [1, 2, 3], {}))
@@ -193,9 +195,10 @@ class ColdStates:
         if not (self._count and keys):
             return Held([], [], {})
         forms = self._forms(keys)
-        stored = self._disk().get(forms)
-        there = [one is not None for one in stored]
-        return self._taken(list(compress(forms, there)), list(filter(None, stored)), list(compress(keys, there)))
+        found = self._disk().get(forms)
+        there = [one is not None for one in found]
+        stored = list(filter(None, found))
+        return self._taken(list(compress(forms, there)), stored, self._as_put(list(compress(keys, there)), stored))
 
     def take_due(self, kind: int, reached: int, since: bytes | None = None) -> tuple[Held, bytes | None]:
         """Remove some states, the first that are due, by time. Return them, and where others begin; None: nowhere.
@@ -224,6 +227,14 @@ class ColdStates:
         self._count -= len(forms)
         self.bytes -= sum(map(len, stored))
         return held
+
+    def _as_put(self, keys: list[Any], stored: Sequence[bytes]) -> list[Any]:
+        """Return ``keys`` as they were put: one that cannot be here equals one that can, as True and 1."""
+        if not _PLAIN.issuperset(map(type, keys)):
+            others = [place for place, key in enumerate(keys) if not can_be_cold(key)]
+            for place, key in zip(others, self._keys_of([stored[place] for place in others]), strict=True):
+                keys[place] = key
+        return keys
 
     def peek(self, keys: Sequence[Any]) -> Held:
         """Return the states of ``keys``, None as the value of a key that is not here."""

@@ -496,13 +496,29 @@ class WholeValues(MutableMapping[Any, Any]):
                 self._state.settle()
             self._state.bring((key,))
 
+    def __contains__(self, key: object) -> bool:
+        self._bring(key)
+        return key in self._state.values  # `Defaulting` has a value for each
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self._bring(key)
+        return self._state.values.get(key, default)
+
     def __iter__(self) -> Iterator[Any]:
         in_memory = list(self._state.values)
         on_disk = () if self._state.cold is None else self._state.cold.keys()
         return chain(in_memory, on_disk)
 
     def __reversed__(self) -> Iterator[Any]:
-        return iter(list(self)[::-1])
+        if not self._state.values and self._state.cold is not None:  # to pop all takes a scan for each of these
+            self._state.bring(list(islice(self._state.cold.keys(), SETTLES)))
+        yield from reversed(self._state.values)
+        yield from () if self._state.cold is None else self._state.cold.keys()
+
+    def clear(self) -> None:
+        self._state.values.clear()
+        for _ in self._state.bring_all():
+            self._state.values.clear()
 
     def __len__(self) -> int:
         return self._state.count
@@ -510,7 +526,21 @@ class WholeValues(MutableMapping[Any, Any]):
     def items(self) -> Any:
         """Return (key, value) pairs, of which none comes into memory to stay."""
         in_memory = list(self._state.values.items())
-        return chain(in_memory, () if self._state.cold is None else self._state.cold.items())
+        on_disk = () if self._state.cold is None else self._state.cold.items()
+        return self._as_now(chain(in_memory, on_disk), self._settled)
+
+    def _as_now(self, items: Iterable[tuple[Any, Any]], since: int) -> Iterator[tuple[Any, Any]]:
+        """Yield ``items`` with the values that they have by then: others may have changed them in a loop."""
+        values = self._state.values
+        for key, value in items:
+            now = values.get(key)
+            if now is None and self._settled > since:
+                (now,) = self._state.values_of([key])
+            yield key, value if now is None else now
+
+    @property
+    def _settled(self) -> int:
+        return self._brought // SETTLES
 
     def values(self) -> Any:
         """Return the values, of which none comes into memory to stay."""

@@ -11,9 +11,11 @@ from malstrom_py.codec import Codec
 from malstrom_py.data.messages import InMemory, OnDisk
 from malstrom_py.errors import CodecError, PlanError
 from malstrom_py.operators.keyed import StatefulOperator
+from malstrom_py.operators.stateful_op import Assigned
 from malstrom_py.rescale.keys.key_hash import encode_key
 from malstrom_py.state.join_panes import JoinPanes
 from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.state.many_values import Defaulting
 from malstrom_py.state.memory import State, StateMemory, footprint
 from malstrom_py.testing import OperatorTester
 from malstrom_py.testing.disk import MemoryDisk
@@ -91,6 +93,7 @@ def test_equal_keys_are_one_key_wherever_it_is() -> None:
     assert not state.values
     state.bring([True, ("a", 2.0)])
     assert state.values == {True: ["state of", 1], ("a", 2): ["state of", ("a", 2)]}
+    assert {repr(key) for key in state.values} == {"1", "('a', 2)"}  # as in a dict, the first one stays
     assert state.count == 3
 
 
@@ -156,6 +159,54 @@ def test_all_values_are_one_mapping() -> None:
     assert whole[1] == "changed"
     state.settle()
     assert state.values_of([0, 1, 2, "new"]) == [["state of", 0], "changed", None, "in memory"]
+
+
+def test_a_loop_over_all_values_sees_what_it_has_changed() -> None:
+    state, _ = kept(0)
+    added(state, range(3_000))
+    state.bring(range(500))
+    whole: Any = state.whole()
+    for key, value in whole.items():
+        whole[key] = [*value, "seen"]
+        other = (7 * key + 1) % 3_000
+        whole[other] = [*whole[other], "changed"]
+    assert {len(value) for value in whole.values()} == {4}
+
+
+def test_values_of_a_default_have_the_keys_that_they_have() -> None:
+    state, _ = kept(0)
+    state.values = Defaulting(list)
+    added(state, "ab")
+    whole = state.whole()
+    assert ("a" in whole, "c" in whole, whole.get("b"), whole.get("c", "none")) == (
+        True,
+        False,
+        ["state of", "b"],
+        "none",
+    )
+    assert whole["c"] == []
+
+
+@pytest.mark.parametrize("by", ["clear", "popitem"])
+def test_all_values_are_dropped_with_few_scans(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scans: list[bytes] = []
+    scan = MemoryDisk.scan
+
+    def counted(disk: MemoryDisk, prefix: bytes, first: bytes = b"") -> Any:
+        scans.append(prefix)
+        return scan(disk, prefix, first)
+
+    monkeypatch.setattr(MemoryDisk, "scan", counted)
+    state, _ = kept(0)
+    added(state, range(5_000))
+    whole = Assigned(state.whole())
+    if by == "clear":
+        whole.clear()
+    else:
+        popped = dict(whole.popitem() for _ in range(5_000))
+        assert popped == {key: ["state of", key] for key in range(5_000)}
+    assert (state.count, len(whole), len(whole.changed)) == (0, 0, 5_000)
+    assert len(scans) < 20
 
 
 def test_each_key_comes_once_although_states_go_to_disk_meanwhile() -> None:
