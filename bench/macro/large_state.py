@@ -135,7 +135,8 @@ def run(*, keys: int, slots: int, memory: str, seconds: float, interval_s: float
     next_snapshot()
     workers = handle.metrics().workers
     found, others = sum(one.found_on_disk for one in workers), sum(one.not_on_disk for one in workers)
-    print(f"  on disk {sum(one.state_on_disk for one in workers) >> 20} MB; {found / max(1, found + others):.0%} found there")
+    on_disk = sum(one.state_on_disk for one in workers)
+    print(f"  on disk {on_disk >> 20} MB; {found / max(1, found + others):.0%} found there")
     handle.stop()
     peaks.close()
     lines = [line for file in out.glob("*.json") for line in file.read_text().splitlines()]

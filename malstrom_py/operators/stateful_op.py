@@ -330,7 +330,7 @@ class StatefulOp(StatefulOperator):
                 raise self.failures.error(error, function, key=key, policy=False) from error
             self._check_key(key, mark, timers, output, function)
             self._check_later(key, time, clock, output, function)
-            self._set(key, state)
+            self._set(key, state, time if expires else None)
             if output.ended:  # one that always sets the next would fire forever
                 self.counters.dropped_timers += len(output.timers)
                 output.timers.clear()
@@ -373,19 +373,25 @@ class StatefulOp(StatefulOperator):
             if other is not key and other != key:
                 raise self._checked.foreign_key(other, function)
 
-    def _set(self, key: Any, state: Any) -> None:
+    def _set(self, key: Any, state: Any, time: int | None) -> None:
+        """Set the state that a timer at ``time`` has made; None: not a time by which states expire."""
         if state is None:
             self.state.values.pop(key, None)
         else:
             self.state.values[key] = state
-            if self.state.expiry is not None:
-                self.state.date(key)
+        if self.state.expiry is not None:
+            if state is None:
+                self.state.expiry.forget((key,))
+            else:
+                self.state.date(key, time)
 
     def _discard(self, keys: Set[Any]) -> None:
         """Drop those of ``keys`` whose state is None."""
         states = self.state.values
         # By identity, because states such as arrays compare item by item.
         if any(map(is_, map(states.get, keys), repeat(None))):
-            for key in keys:
-                if states.get(key) is None:
-                    states.pop(key, None)
+            dropped = [key for key in keys if states.get(key) is None]
+            for key in dropped:
+                states.pop(key, None)
+            if self.state.expiry is not None:
+                self.state.expiry.forget(dropped)

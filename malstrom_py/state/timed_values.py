@@ -113,10 +113,17 @@ class TimedValues(StepValues):
         self.note(keys)
         self.drop_values(keys)
 
-    def date(self, key: Any) -> None:
-        """Let the state of ``key``, which a timer has made, last from the next epoch on. Requires `expiry`."""
-        if self.expiry is not None and key not in self.expiry.until:
-            self.expiry.undated.add(key)
+    def date(self, key: Any, time: int | None) -> None:
+        """Let the state of ``key``, which a timer has made, last from ``time`` on; None: from the next epoch.
+
+        Requires `expiry`.
+        """
+        expiry = self._lasting()
+        if key not in expiry.until:
+            if time is None:
+                expiry.undated.add(key)
+            else:
+                expiry.touch((key,), (time,))
 
     def touch(self, keys: Sequence[Any], times: Sequence[int]) -> None:
         """Let the states of ``keys`` last from these times on. `note` was called for the keys. Requires `expiry`."""

@@ -256,10 +256,36 @@ def test_a_timer_sees_the_state_as_it_is_at_its_own_time() -> None:
 
 
 def test_what_a_timer_makes_lives_for_a_ttl_too() -> None:
-    step = rings(Batch([1], keys=["a"], timestamps=[1]), Epoch(100))
+    step = rings(Batch([1], keys=["a"], timestamps=[1]), Epoch(25))
     assert step.operator.keys == 1
-    assert step.push(Epoch(110)).operator.keys == 1
-    assert step.push(Epoch(111)).operator.keys == 0
+    assert step.push(Epoch(31)).operator.keys == 1
+    assert step.push(Epoch(32)).operator.keys == 0
+    assert rings(Batch([1], keys=["a"], timestamps=[1]), Epoch(100)).operator.keys == 0
+
+
+class Revives(mp.KeyedLogic[str, int, Any, int]):
+    """One timer drops the state, the next makes one, and the last shows whether it is there."""
+
+    def on_data(self, message: Any, key_state: int | None, output: Any) -> int:
+        for after in (2, 4, 12):
+            output.set_timer(message.key, message.timestamp + after)
+        return 1
+
+    def on_timer(self, key: str, time: int, key_state: int | None, output: Any) -> int | None:
+        output.emit(key, (time, key_state), time)
+        return None if time == 2 else 2
+
+
+def test_a_state_that_a_timer_makes_lasts_as_long_whatever_other_keys_and_epochs_there_are() -> None:
+    for keys in ("a", "ab"):
+        for epochs in ([100], [2, 4, 5, 14], [3, 12], list(range(1, 30))):
+            factory = partial(expiring, factory=partial(StatefulOp, logic=Revives()), ttl=10, by_clock=False)
+            step = Stepped(factory, timed=True, keyed=True)
+            step.push(Batch([1] * len(keys), keys=list(keys), timestamps=[0, 9][: len(keys)]))
+            for time in epochs:
+                step.push(Epoch(time))
+            step.push(Epoch(100))
+            assert [value for value in step.values() if value[0] in (2, 4, 12)][:3] == [(2, 1), (4, None), (12, 2)]
 
 
 def test_at_the_end_of_the_stream_hooks_see_the_states_that_are_there() -> None:

@@ -85,7 +85,7 @@ def fire(state: KeyedState, rng: random.Random, reached: int, *, by_clock: bool)
         elif what == 1 and not by_clock:
             state.values[key] = ["made", key, time]
             if state.expiry is not None:  # the next that fires at this time does so: which one that is differs
-                state.date(key)
+                state.date(key, None)
                 state.expire(time - 1)
         elif what == 2:
             timers.set(key, time + 2)
