@@ -98,7 +98,8 @@ class StatefulOperator(Operator):
         else:
             with suppress(TypeError):  # of a key that cannot be hashed, which the step reports
                 self.state.bring(keys_of(batch, self.context.step))
-        process(batch, out)
+        assert self.state.memory is not None
+        self.state.memory.during(partial(process, batch, out))
         self.state.settle()
 
     def _side_within_memory(

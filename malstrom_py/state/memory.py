@@ -88,6 +88,7 @@ class StateMemory:
         self._disk: Disk | None = None
         self._form = form
         self._parts: list[StepMemory] = []
+        self._in_use = False
         self.found_on_disk = self.not_on_disk = 0
 
     def _opened(self) -> Disk:
@@ -106,7 +107,9 @@ class StateMemory:
         return part
 
     def settle(self) -> None:
-        """Put states on disk until the rest has room. Call it between two batches."""
+        """Put states on disk until the rest has room, unless a batch is under way."""
+        if self._in_use:
+            return
         for part in self._parts:
             if part.is_unsure:
                 part.measured()
@@ -117,6 +120,14 @@ class StateMemory:
             if excess <= 0:
                 return
             excess -= part.put_away(excess + min(self.limit // _SPARE, _SPARE_MAX))
+
+    def during(self, batch: Callable[[], None]) -> None:
+        """Process a batch, whose states are in memory until it ends."""
+        self._in_use = True
+        try:
+            batch()
+        finally:
+            self._in_use = False
 
     @property
     def figures(self) -> dict[str, int]:
@@ -165,7 +176,7 @@ class StepMemory:
     """The states of one step that are in memory, of which `put_away` puts some among those on disk, ``cold``."""
 
     def __init__(self, all_steps: StateMemory, state: KeyedState, cold: ColdStates) -> None:
-        self.settle, self.file = all_steps.settle, all_steps.file
+        self.settle, self.during, self.file = all_steps.settle, all_steps.during, all_steps.file
         self._all_steps = all_steps
         self._state = state
         self.cold = cold

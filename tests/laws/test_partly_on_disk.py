@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import malstrom_py as mp
 from malstrom_py import windows
 from malstrom_py.data.messages import MAX_EPOCH, DataMessage, Epoch
 from malstrom_py.operators.keyed import StatefulOperator
@@ -82,3 +83,30 @@ def results(step: str, seed: int, limits: Random | None) -> dict[Any, list[Any]]
 def test_results_are_the_same_with_some_states_on_disk(step: str) -> None:
     for seed in range(6):
         assert results(step, seed, Random(seed)) == results(step, seed, None)
+
+
+class DueAtOnce(mp.KeyedLogic[Any, int, Any, int]):
+    """Counts records, and sets timers that are due immediately."""
+
+    def on_data(self, message: Any, key_state: int | None, output: Any) -> int:
+        output.set_timer(message.key, 0)
+        output.emit(message.key, (key_state or 0) + 1, message.timestamp)
+        return (key_state or 0) + 1
+
+    def on_timer(self, key: Any, time: int, key_state: int | None, output: Any) -> int | None:
+        return key_state
+
+
+def test_no_state_goes_to_disk_while_a_batch_needs_it() -> None:
+    tester = OperatorTester(
+        lambda stream: stream.stateful_op("step", DueAtOnce(), ttl=100), keyed=True, timed=True, checks=False
+    ).keep_on_disk()
+    tester.send_local(Epoch(1)).step()
+    for start in (10, 50):
+        tester.send_local([DataMessage(key, 1, start + key) for key in range(10)]).step()
+    # The life of the first key ends in between, so the batch is processed in two pieces.
+    rows = [DataMessage(key, 1, 140) for key in range(10)]
+    rows += [DataMessage(0, 1, 300), *(DataMessage(key, 1, 145) for key in range(1, 10))]
+    tester.send_local(rows).step()
+    sent = [message.value for message in tester.receive_local() if isinstance(message, DataMessage)]
+    assert sent == [1] * 10 + [2] * 10 + [3] * 10 + [1] + [4] * 9
