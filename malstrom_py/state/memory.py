@@ -123,11 +123,11 @@ class StateMemory:
 
     def during(self, batch: Callable[[], None]) -> None:
         """Process a batch, whose states are in memory until it ends."""
-        self._in_use = True
+        before, self._in_use = self._in_use, True  # a step may let later ones take what it has sent so far
         try:
             batch()
         finally:
-            self._in_use = False
+            self._in_use = before
 
     @property
     def figures(self) -> dict[str, int]:

@@ -265,3 +265,18 @@ def test_the_keys_of_a_slot_are_found_on_disk_without_the_others() -> None:
     added(state, range(1_000))
     assert asked(state, OnDisk(7)) == set(range(7, 1_000, 50))
     assert len(looked) == 20
+
+
+def test_nothing_goes_to_disk_while_a_batch_of_an_earlier_step_is_under_way() -> None:
+    state, memory = kept(0)
+
+    def batch() -> None:
+        state.set_values(["a"], [1])
+        state.expect(1)
+        memory.during(lambda: None)  # of a later step
+        state.settle()
+        assert state.values == {"a": 1}
+
+    memory.during(batch)
+    state.settle()
+    assert state.values == {}
