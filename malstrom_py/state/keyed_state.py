@@ -390,8 +390,8 @@ class KeyedState(TimedValues):
     ) -> tuple[list[Any], bytes]:
         """Install the keys of ``slots`` from the artefacts of one worker: a full one, then its deltas (S5).
 
-        Returns these keys, except those of values in arrays, and the last remark. ``migrate`` is called for each key
-        with a value.
+        Returns these keys, unless they may go to disk or into arrays, and the last remark. ``migrate`` is called for
+        each key with a value.
 
         Raises:
             SnapshotError, CodecError: the artefacts are damaged, or hold a class that is not registered.
@@ -407,14 +407,13 @@ class KeyedState(TimedValues):
         def put_on_disk(keys: Sequence[Any], entries: Sequence[bytes]) -> Sequence[bool]:
             if len(set(keys)) != len(keys):
                 raise SnapshotError(f"step {self.step!r}: the state to restore is damaged: it has a key twice")
-            left = self._put_on_disk(keys, entries) if migrate is None else [True] * len(keys)
-            installed.extend(compress(keys, map(not_, left)))
-            return left
+            return self._put_on_disk(keys, entries) if migrate is None else [True] * len(keys)
 
         for _, image in runs_in(chain, self.codec, slots=slots, step=self.step, take=put_on_disk):
             taken = image if migrate is None else image.migrated(migrate)
             self._take_in(taken.keys, taken.values, taken.times, "restored from two workers")
-            installed += taken.keys
+            if self.memory is None:
+                installed += taken.keys
         return installed, Opened(chain[-1]).note
 
     def _put_on_disk(self, keys: Sequence[Any], entries: Sequence[bytes]) -> list[bool]:
