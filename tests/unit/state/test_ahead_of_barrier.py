@@ -166,8 +166,7 @@ def test_s5_what_is_restored_goes_to_disk_as_it_is_stored_once_memory_is_full(se
     chain += artefacts(state, "s1", "s0")
     restored, memory = tracked(), StateMemory(rng.choice((0, 3_000)), MemoryDisk, encode_key)
     restored.memory = memory.keep(restored)
-    installed = [key for slot in range(SLOTS) for key in restored.install(chain, {slot})[0]]
-    assert sorted(map(repr, installed)) == sorted(map(repr, restored.keys()))
+    assert [restored.install(chain, {slot})[0] for slot in range(SLOTS)] == [[]] * SLOTS  # all keys need no room
     assert held(restored) == held(state)
     with pytest.raises(InternalError, match="restored from two workers"):
         restored.install(chain, range(SLOTS))
