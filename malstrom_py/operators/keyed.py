@@ -20,8 +20,6 @@ from malstrom_py.errors import InternalError, OperatorError, lasting
 from malstrom_py.errors.text import column_of
 from malstrom_py.operators.base import Operator, Outlet, StepContext, weakly
 from malstrom_py.operators.failures import ErrorPolicy, call_each
-from malstrom_py.state.artefact_parts import PART_BYTES
-from malstrom_py.state.expiry import Expiry
 from malstrom_py.state.keyed_state import KeyedState, Migrate
 
 if TYPE_CHECKING:
@@ -84,7 +82,7 @@ class StatefulOperator(Operator):
     def keep_within(self, memory: StateMemory) -> None:
         """Keep no more state in memory than ``memory`` has room for. Requires `keeps_on_disk`."""
         self.state.memory = memory.keep(self.state)
-        self.installs_bytes = min(PART_BYTES, memory.limit)
+        self.installs_bytes = memory.installs_bytes
         self.state.untried = True  # one that cannot be stored is an error now, not when memory is full
         if self.two_sided:
             self.on_side = partial(weakly(self._side_within_memory), weakly(self.on_side))  # type: ignore[method-assign]
@@ -112,6 +110,8 @@ class StatefulOperator(Operator):
 
         Called first. ``ttl`` is in the stream's unit. ``by_clock``: once the runtime's clock passes that time, in ms.
         """
+        from malstrom_py.state.expiry import Expiry  # a job is defined without it
+
         self.state.expiry = Expiry(ttl, was_timer=isinstance(self, KeyedOperator))
         self._expires_by_clock = by_clock
         self.scheduled = self.scheduled or by_clock

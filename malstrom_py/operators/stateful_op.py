@@ -23,7 +23,7 @@ from malstrom_py.operators.base import Outlet, StepContext
 from malstrom_py.operators.first_rows import NoneWatch
 from malstrom_py.operators.keyed import StatefulOperator, check_hashable, distinct, keys_of
 from malstrom_py.operators.logic import CheckedOutput, Output, hooks_of
-from malstrom_py.state.cold import BY_CLOCK
+from malstrom_py.state.entries import BY_CLOCK
 from malstrom_py.state.many_values import Defaulting
 from malstrom_py.state.timers import Timers
 

@@ -12,20 +12,29 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import date, timedelta
 from itertools import chain, compress, groupby, islice, repeat
 from operator import add
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from malstrom_py.codec import Codec
 from malstrom_py.state.change_log import SlotsOf
-from malstrom_py.state.disk import Disk
 from malstrom_py.state.due_index import AT, DueIndex, stored_times, times_of
-from malstrom_py.state.entries import NO_TIMES, Times, decoded_entries, encoded_entries, with_ends, without_ends
+from malstrom_py.state.entries import (
+    ENDS,
+    NEEDED,
+    NO_TIMES,
+    Held,
+    Times,
+    decoded_entries,
+    encoded_entries,
+    with_ends,
+    without_ends,
+)
+
+if TYPE_CHECKING:
+    from malstrom_py.state.disk import Disk
 
 KeyForm = Callable[[Any], bytes]
 """Returns the same bytes for keys that are equal, such as 1 and True."""
-
-TIMERS, BY_CLOCK, ENDS, NEEDED = range(4)
-"""By what a key is due: its first timer, that of the runtime's clock, the end of its state, `StepValues.due_at`."""
 
 _LENGTH: Final = 4
 _NAME: Final = (1 << 28) - 1
@@ -77,18 +86,6 @@ SlotRows = tuple[int, dict[bytes, bytes]]
 """A slot, and the stored forms of some of its keys with their entries."""
 
 _Noting = Callable[[DueIndex, list[bytes], list[bytes]], list[bytes]]
-
-
-class Held(NamedTuple):
-    """States of ``keys``: ``values``, and the ``times`` of those that have some.
-
-    ``ends``: until when each lasts, if they have no other times; ``times`` is empty then.
-    """
-
-    keys: Sequence[Any]
-    values: list[Any]
-    times: dict[Any, Times]
-    ends: Sequence[int] | None = None
 
 
 class ColdStates:

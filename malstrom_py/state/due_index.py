@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from struct import pack, unpack
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from malstrom_py.state.disk import Disk
+if TYPE_CHECKING:
+    from malstrom_py.state.disk import Disk
+
 
 AT: Final = 8
 """So many bytes has a time, and they are in its order."""

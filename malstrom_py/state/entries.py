@@ -31,6 +31,22 @@ class Times(NamedTuple):
 
 NO_TIMES: Final = Times()
 
+TIMERS, BY_CLOCK, ENDS, NEEDED = range(4)
+"""By what a key is due: its first timer, that of the runtime's clock, the end of its state, `StepValues.due_at`."""
+
+
+class Held(NamedTuple):
+    """States of ``keys``: ``values``, and the ``times`` of those that have some.
+
+    ``ends``: until when each lasts, if they have no other times; ``times`` is empty then.
+    """
+
+    keys: Sequence[Any]
+    values: list[Any]
+    times: dict[Any, Times]
+    ends: Sequence[int] | None = None
+
+
 _NONE: Final = b"\x90"
 """No timers."""
 

@@ -43,7 +43,6 @@ from malstrom_py.state.artefact import (
     without,
 )
 from malstrom_py.state.change_log import Changes, SlotsOf, alike
-from malstrom_py.state.cold import can_be_cold
 from malstrom_py.state.column_image import ColumnImage, states_of, storable
 from malstrom_py.state.entries import Times, encoded_entries, is_timed
 from malstrom_py.state.group_index import NotColumnar, keys_as_column, listed_keys
@@ -421,6 +420,8 @@ class KeyedState(TimedValues):
         cold = self.cold
         if cold is None or self.expiry is not None or self.due_at is not None:
             return [True] * len(keys)
+        from malstrom_py.state.cold import can_be_cold  # a job is defined without it
+
         left = [is_timed(entry) or not can_be_cold(key) for key, entry in zip(keys, entries, strict=True)]
         gone = list(map(not_, left))
         put = list(compress(keys, gone))

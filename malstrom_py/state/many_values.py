@@ -9,14 +9,15 @@ from operator import is_, is_not
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from malstrom_py.state.change_log import SlotsOf
-from malstrom_py.state.cold import NEEDED, ColdStates, Held
 from malstrom_py.state.column_image import ColumnImage, storable
+from malstrom_py.state.entries import NEEDED, Held
 from malstrom_py.state.group_index import NotColumnar, ids_of, listed_keys
 from malstrom_py.state.group_values import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from malstrom_py.state.cold import ColdStates
     from malstrom_py.state.memory import StepMemory
 
 

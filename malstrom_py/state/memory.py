@@ -21,9 +21,10 @@ from weakref import ref
 
 from malstrom_py.data.messages import InMemory
 from malstrom_py.errors import PlanError, shown
-from malstrom_py.state.artefact_parts import BlockFile
-from malstrom_py.state.cold import ColdStates, Held, KeyForm, can_be_cold
+from malstrom_py.state.artefact_parts import PART_BYTES, BlockFile
+from malstrom_py.state.cold import ColdStates, KeyForm, can_be_cold
 from malstrom_py.state.disk import Disk, RocksDisk, require_rocksdb
+from malstrom_py.state.entries import Held
 from malstrom_py.state.group_index import listed_keys
 from malstrom_py.state.many_values import ManyValues, Values
 
@@ -143,6 +144,11 @@ class StateMemory:
     def bytes_in_memory(self) -> int:
         """About how many bytes the states in memory take."""
         return sum(part.bytes_most for part in self._parts)
+
+    @property
+    def installs_bytes(self) -> int:
+        """How many bytes of an artefact a restore puts into memory together."""
+        return min(PART_BYTES, self.limit)
 
     def file(self, *, delta: bool) -> BlockFile:
         """Return a file for blocks of an artefact."""

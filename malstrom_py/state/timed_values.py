@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import InternalError
-from malstrom_py.state.cold import BY_CLOCK, ENDS, TIMERS, Held
-from malstrom_py.state.entries import NO_TIMES, Times
-from malstrom_py.state.expiry import Expiry
+from malstrom_py.state.entries import BY_CLOCK, ENDS, NO_TIMES, TIMERS, Held, Times
 from malstrom_py.state.many_values import SETTLES, StepValues
 from malstrom_py.state.timers import Timers
+
+if TYPE_CHECKING:
+    from malstrom_py.state.expiry import Expiry
 
 _OF_TIMER: Final = 400
 _OF_END: Final = 250

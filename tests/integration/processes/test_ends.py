@@ -113,7 +113,7 @@ def test_a_fork_of_the_program_does_not_keep_its_workers() -> None:
 
 
 def test_ctrl_c_while_the_fork_server_starts_is_of_the_program_alone() -> None:
-    with started(BLOCKED, "interrupted-early") as program:
+    with started(PROGRAM + "FORKS.warm_up()\ntime.sleep(1000)") as program:  # a job that runs would stop slowly
         until(lambda: bool(children_of(program.pid)))
         (server,) = children_of(program.pid)
         os.killpg(program.pid, signal.SIGINT)

@@ -10,8 +10,8 @@ import pytest
 
 from malstrom_py.codec import Codec
 from malstrom_py.rescale.keys.key_hash import encode_key
-from malstrom_py.state.cold import BY_CLOCK, ENDS, NEEDED, TIMERS, ColdStates, Held
-from malstrom_py.state.entries import Times, decoded_entries, encoded_entries
+from malstrom_py.state.cold import ColdStates
+from malstrom_py.state.entries import BY_CLOCK, ENDS, NEEDED, TIMERS, Held, Times, decoded_entries, encoded_entries
 from malstrom_py.state.expiry import Expiry
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.state.memory import StateMemory
