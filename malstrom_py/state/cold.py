@@ -93,6 +93,7 @@ class ColdStates:
 
     >>> from malstrom_py.rescale.keys.key_hash import encode_key
     >>> from malstrom_py.state.disk import RocksDisk
+    >>> from malstrom_py.state.entries import TIMERS, Times
     >>> import pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> disk = RocksDisk(folder)
