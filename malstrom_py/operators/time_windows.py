@@ -302,13 +302,8 @@ class TimeWindows(WindowOperator):
     def close(self, reached: int, out: Outlet) -> None:
         before, self._reached = self._reached, max(self._reached, reached)
         self._close(self._panes, before, reached, out)
-        for keys in self.state.bring_due(reached):
-            # Apart from the panes in memory, whose windows have been sent.
-            piece = self._make()
-            piece.set_many(keys, self._panes.take(keys))
+        for piece in self.state.bring_due_apart(reached, self._make):
             self._close(piece, before, reached, out)
-            left = list(piece)
-            self._panes.set_many(left, piece.many(left))
 
     def _close(self, panes: Panes, before: int, reached: int, out: Outlet) -> None:
         """Send the windows of ``panes`` that end after ``before``, until ``reached``."""

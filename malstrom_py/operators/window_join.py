@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import partial
 from itertools import repeat
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -100,12 +101,9 @@ class WindowJoin(StatefulOperator):
         before, reached = self._reached, epoch.time
         self._reached = max(before, reached)
         self._close(self._panes, before, reached, out)
-        for keys in self.state.bring_due(reached):  # the windows of all others are closed
-            apart = JoinPanes(gcd(self._size, self._step), self._origin)
-            apart.set_many(keys, self._panes.take(keys))
-            self._close(apart, before, reached, out)
-            left = list(apart)
-            self._panes.set_many(left, apart.many(left))
+        make = partial(JoinPanes, gcd(self._size, self._step), self._origin)
+        for piece in self.state.bring_due_apart(reached, make):
+            self._close(piece, before, reached, out)
         out.forward(epoch)
 
     def _due_at(self, key: Any, state: Any) -> int:

@@ -72,20 +72,18 @@ def faults_of(checkpointer: SnapshotReader, manifest: Manifest) -> Iterator[str]
 
 
 def _fault_in(checkpointer: SnapshotReader, artefact: Artefact) -> str:
-    """Do as `fault_of`, of what is stored. What follows the bytes of a large artefact is never read."""
+    """Compare what is stored with the size and the digest of ``artefact``; return the fault, or an empty text.
+
+    What follows the bytes of a large artefact is never read.
+    """
     size, digest = 0, hashlib.sha256()
     for piece in _pieces(checkpointer, artefact):
         size += len(piece)
         digest.update(piece)
-    return compared(artefact, size, digest.hexdigest())
+    return _compared(artefact, size, digest.hexdigest())
 
 
-def fault_of(artefact: Artefact, data: bytes) -> str:
-    """Compare ``data`` with the size and the digest of ``artefact``; return the fault, or an empty text."""
-    return compared(artefact, len(data), hashlib.sha256(data).hexdigest())
-
-
-def compared(artefact: Artefact, size: int, sha256: str) -> str:
+def _compared(artefact: Artefact, size: int, sha256: str) -> str:
     """Compare a size and a digest with those of ``artefact``; return the fault, or an empty text."""
     if size != artefact.size:
         return f"{artefact.path} has {size} bytes, where {artefact.size} were written"
@@ -112,14 +110,21 @@ def verified_pieces(checkpointer: SnapshotReader, artefact: Artefact) -> Iterato
         digest.update(piece)
         yield last
         last = piece
-    if fault := compared(artefact, size, digest.hexdigest()):
+    if fault := _compared(artefact, size, digest.hexdigest()):
         raise SnapshotError(fault)
     yield last
 
 
+def verified(checkpointer: SnapshotReader, artefact: Artefact) -> StoredArtefact:
+    """Verify ``artefact``, and return it as `stored` does. `SnapshotError` if its digest does not match."""
+    if fault := _fault_in(checkpointer, artefact):
+        raise SnapshotError(fault)
+    return stored(checkpointer, artefact)
+
+
 def stored(checkpointer: SnapshotReader, artefact: Artefact) -> StoredArtefact:
-    """Return a verified ``artefact``, of which only the index is read here; of a checkpointer without ``load_ranges``
-    all is in memory.
+    """Return ``artefact``, which was verified before, and of which only the index is read here; of a checkpointer
+    without ``load_ranges`` all is in memory.
 
     Each block has its own checksum, which is verified where the block is used. `SnapshotError` if the artefact is
     damaged.
@@ -139,7 +144,4 @@ def stored(checkpointer: SnapshotReader, artefact: Artefact) -> StoredArtefact:
 
 def load_verified(checkpointer: SnapshotReader, artefact: Artefact) -> bytes:
     """Return the bytes of ``artefact``. `SnapshotError` if the digest does not match."""
-    data = checkpointer.load_artifact(artefact.path)
-    if fault := fault_of(artefact, data):
-        raise SnapshotError(fault)
-    return data
+    return b"".join(verified_pieces(checkpointer, artefact))

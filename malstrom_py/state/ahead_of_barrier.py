@@ -154,8 +154,7 @@ class Packable(Protocol):
 class AheadOfBarrier:
     """Packs ``state`` ahead of the barrier of ``snapshot``, relative to ``parent``. ``keys_max``: of one step.
 
-    ``is_behind``: state changes about as fast as this packs it,
-    so packing has to come before batches.
+    ``is_behind``: state changes about as fast as this packs it, so packing has to come before batches.
     """
 
     def __init__(self, state: Packable, snapshot: str, parent: str | None, *, keys_max: int | None = None) -> None:

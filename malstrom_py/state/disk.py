@@ -67,7 +67,7 @@ class RocksDisk:
 
     def __init__(self, folder: Path) -> None:
         self._library = require_rocksdb()
-        with _Failing(folder):
+        with Failing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             _remove_left_over(folder)
             self._path, self._lock = _own_folder(folder)
@@ -93,7 +93,7 @@ class RocksDisk:
         return database
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
-        with _Failing(self._path):
+        with Failing(self._path):
             found: list[bytes | None] = self._db.get(keys)
             return found
 
@@ -103,15 +103,15 @@ class RocksDisk:
             batch.put(key, value)
         for key in dropped:
             batch.delete(key)
-        with _Failing(self._path):
+        with Failing(self._path):
             self._db.write(batch)
 
     def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        with _Failing(self._path):
+        with Failing(self._path):
             return self._entries(self._db.snapshot().items(from_key=max(prefix, first)), prefix)
 
     def _entries(self, entries: Iterator[tuple[bytes, bytes]], prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with _Failing(self._path):
+        with Failing(self._path):
             for key, value in entries:
                 if not key.startswith(prefix):
                     return
@@ -130,7 +130,7 @@ def require_rocksdb() -> Any:
     return imported("rocksdict", "mp.State keeps state on disk with rocksdict", "state")
 
 
-class _Failing:
+class Failing:
     """A context in which errors of the disk at ``path`` become `StateError`."""
 
     def __init__(self, path: Path) -> None:

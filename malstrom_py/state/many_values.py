@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from itertools import chain, compress, islice, repeat
 from operator import is_, is_not
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from malstrom_py.state.change_log import SlotsOf
 from malstrom_py.state.column_image import ColumnImage, storable
@@ -261,6 +261,8 @@ class ArrayValues(ManyValues):
         return list(zip(self._names(ids), self.values_of(ids), strict=True))
 
 
+M = TypeVar("M", bound=ManyValues)
+
 Values = dict[Any, Any] | ManyValues
 """The values of a step by key: in a dict, or as the step keeps them."""
 
@@ -358,6 +360,19 @@ class StepValues:
                 self.settle()
             if since is None or not keys:
                 return
+
+    def bring_due_apart(self, reached: int, make: Callable[[], M]) -> Iterator[M]:
+        """Do as `bring_due`, with each piece in values of its own, which ``make`` returns, while it is used.
+
+        For windows that overlap: those of the keys in memory have been closed.
+        """
+        values: Any = self.values
+        for keys in self.bring_due(reached):
+            piece = make()
+            piece.set_many(keys, values.take(keys))
+            yield piece
+            left = list(piece)
+            values.set_many(left, piece.many(left))
 
     def bring_all(self) -> Iterator[list[Any]]:
         """Do as `bring_due`, for all keys that are on disk at the time of the call."""

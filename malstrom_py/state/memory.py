@@ -23,7 +23,7 @@ from malstrom_py.data.messages import InMemory
 from malstrom_py.errors import PlanError, shown
 from malstrom_py.state.artefact_parts import PART_BYTES, BlockFile
 from malstrom_py.state.cold import ColdStates, KeyForm, can_be_cold
-from malstrom_py.state.disk import Disk, RocksDisk, require_rocksdb
+from malstrom_py.state.disk import Disk, Failing, RocksDisk, require_rocksdb
 from malstrom_py.state.entries import Held
 from malstrom_py.state.group_index import listed_keys
 from malstrom_py.state.many_values import ManyValues, Values
@@ -153,7 +153,8 @@ class StateMemory:
     def file(self, *, delta: bool) -> BlockFile:
         """Return a file for blocks of an artefact."""
         if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            with Failing(self._folder):
+                self._folder.mkdir(parents=True, exist_ok=True)
         return BlockFile(delta=delta, folder=None if self._folder is None else str(self._folder))
 
     def close(self) -> None:

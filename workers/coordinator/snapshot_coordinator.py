@@ -24,7 +24,7 @@ from malstrom_py.snapshot.ids import next_snapshot_id
 from malstrom_py.snapshot.manifest import Artefact, Manifest, artefact_path
 from malstrom_py.snapshot.selection import check_claim, copy_savepoint
 from malstrom_py.snapshot.snapshots import Snapshots
-from malstrom_py.snapshot.verification import stored
+from malstrom_py.snapshot.verification import verified
 from malstrom_py.sources.base import Part
 from malstrom_py.state.ahead_of_barrier import merged_deltas
 from malstrom_py.state.artefact import merged
@@ -422,9 +422,8 @@ def worth_merging(chain: tuple[Artefact, ...]) -> tuple[Artefact, ...]:
 def _compacted(chain: Sequence[Artefact], checkpointer: Checkpointer) -> Artefact:
     """Write the content of ``chain``, or of deltas that follow each other, as one artefact."""
     last, kind = chain[-1], chain[0].kind
-    made = merged_in_parts(
-        merged if kind == "full" else merged_deltas, [stored(checkpointer, artefact) for artefact in chain]
-    )
+    merge = merged if kind == "full" else merged_deltas
+    made = merged_in_parts(merge, [verified(checkpointer, artefact) for artefact in chain])
     place = (last.snapshot, last.operator, last.partition, kind)
     sha256, size = persistently(lambda: save_pieces(checkpointer, *place, made.pieces, compacted=True))
     return Artefact(last.operator, last.partition, kind, last.snapshot, _place_of(chain), size, sha256)

@@ -192,7 +192,7 @@ def the_digest_of_an_artefact_is_not_compared(patch: pytest.MonkeyPatch) -> None
     def only_size(artefact: Any, size: int, sha256: str) -> str:
         return "" if size == artefact.size else "too short"
 
-    patch.setattr(verifying, "compared", only_size)
+    patch.setattr(verifying, "_compared", only_size)
 
 
 @caught_by(oracle.what_was_flipped_or_cut_is_never_loaded)

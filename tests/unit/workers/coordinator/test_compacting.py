@@ -8,9 +8,13 @@ from typing import Final
 
 import pytest
 
+from malstrom_py.errors import SnapshotError
 from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.manifest import Artefact, Kind, artefact_path
-from malstrom_py.workers.coordinator.snapshot_coordinator import worth_merging
+from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.state.artefact import artefact as encoded
+from malstrom_py.workers.coordinator.snapshot_coordinator import _compacted, worth_merging
 
 KEYS: Final = 1000
 CHAIN_MAX: Final = 8
@@ -58,3 +62,16 @@ def test_s2_what_is_large_is_seldom_written_again(
         assert sum(map(len, keys.values())) <= 1.6 * KEYS, "a restore reads it all"
     assert written <= again * changes
     assert fulls <= in_full
+
+
+def test_s4_what_is_not_what_was_written_is_not_merged() -> None:
+    checkpointer, chain = StoreCheckpointer(MemoryStore(), "job"), list[Artefact]()
+    for number in (1, 2):
+        data = encoded({0: ([b"key"], [b"\x10%d" % number])}, delta=True)
+        made = artefact(number, "delta", len(data))
+        digest = checkpointer.save_delta(made.snapshot, "sum", 0, data)
+        chain.append(Artefact("sum", 0, "delta", made.snapshot, made.path, made.size, digest))
+    assert _compacted(chain, checkpointer).kind == "delta"
+    checkpointer.save_delta(chain[1].snapshot, "sum", 0, checkpointer.load_artifact(chain[0].path))  # whole, and old
+    with pytest.raises(SnapshotError, match="its digest does not match"):
+        _compacted(chain, checkpointer)
