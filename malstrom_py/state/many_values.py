@@ -362,7 +362,7 @@ class StepValues:
                 return
 
     def bring_due_apart(self, reached: int, make: Callable[[], M]) -> Iterator[M]:
-        """Do as `bring_due`, with each piece in values of its own, which ``make`` returns, while it is used.
+        """Do as `bring_due`, with each piece apart while it is used: in values that ``make`` returns.
 
         For windows that overlap: those of the keys in memory have been closed.
         """
