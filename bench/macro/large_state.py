@@ -2,7 +2,7 @@
 
 Each part gives all its keys in one order, round after round, with the number of the round, which is what the state of a
 key has counted before: so a state that is lost, old, or changed twice is found when its key comes again, and the output
-is only what is wrong. The job goes 1 -> 2 -> 1, a worker is killed in between, and a share of the keys comes once more.
+is only what is wrong. The job goes 1 -> 2 -> 1, a worker is killed in between, and a share of the keys comes again.
 At the end the last snapshot is read: every key is there once, and has counted what its part had given by then.
 Rule: memory is the most that a process ever had (VmHWM).
 """
@@ -170,9 +170,7 @@ def run(*, keys: int, slots: int, memory: str, seconds: float, interval_s: float
     lines += islice(wrong_in_snapshot(folder / "kept", keys), 10)
     for pid, peak in peaks.of.items():
         print(f"  {'the coordinator' if pid == os.getpid() else f'process {pid}'}: {peak} MB at most")
-    print(
-        f"  {'exact, and so is each key of the last snapshot' if not lines else f'WRONG: {len(lines)} rows, such as {lines[0]}'}"
-    )
+    print(f"  {'exact, also the last snapshot' if not lines else f'WRONG: {len(lines)} rows, such as {lines[0]}'}")
     return not lines
 
 
