@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from malstrom_py.sources.polled import PolledChunk, PolledReader, PolledSource
     from malstrom_py.sources.replay import Replay
     from malstrom_py.sources.spark import Spark
+    from malstrom_py.sources.spark.checkpoint import SparkCheckpoint
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -52,6 +53,7 @@ else:
             "malstrom_py.sources.polled": "PolledChunk PolledReader PolledSource",
             "malstrom_py.sources.replay": "Replay",
             "malstrom_py.sources.spark": "Spark",
+            "malstrom_py.sources.spark.checkpoint": "SparkCheckpoint",
         },
         "SOURCES",
     )
@@ -81,5 +83,6 @@ __all__ = [
     "Replay",
     "SourcePart",
     "Spark",
+    "SparkCheckpoint",
     "StatelessSource",
 ]

@@ -20,7 +20,7 @@ def test_the_page_runs(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert spark.range(3).count() == 3, "the session of the program continues"
 
 
-@pytest.mark.parametrize("end", [sources.Spark, sinks.Spark])
+@pytest.mark.parametrize("end", [sources.Spark, sources.SparkCheckpoint, sinks.Spark])
 def test_every_argument_is_on_the_page(end: Any) -> None:
-    names = [name for name in inspect.signature(end).parameters if name != "df"]
+    names = [name for name in inspect.signature(end).parameters if name not in ("df", "path")]
     assert [name for name in names if not re.search(rf"`{name}=", SPARK.read_text())] == []
