@@ -99,7 +99,7 @@ def every_key(key: object) -> bool:
 
 
 class InMemory:
-    """The predicate that all keys pass whose states are in memory: those on disk are asked for by `OnDisk`.
+    """The predicate that all keys pass whose states are in memory.
 
     ``has_others``: whether there may be some on disk. ``brought``: the keys that come into memory from there later, as
     long as this lives.
@@ -113,16 +113,6 @@ class InMemory:
 
     def __call__(self, key: object) -> bool:
         return True
-
-
-@dataclass(frozen=True, slots=True)
-class OnDisk:
-    """The predicate that only keys of ``slot`` pass whose states are on disk."""
-
-    slot: int
-
-    def __call__(self, key: object) -> bool:
-        return False
 
 
 class AnyOf:
@@ -141,6 +131,12 @@ class AnyOf:
 
     def __hash__(self) -> int:
         return hash(AnyOf)
+
+
+class AnyInMemory(AnyOf):
+    """The predicate that only those of ``keys`` pass whose states are in memory."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from malstrom_py.operators.names_taken import names_taken
 
 if TYPE_CHECKING:
     from malstrom_py.state.keyed_state import KeyedState
+    from malstrom_py.state.memory import StepMemory
 
 OnError = Literal["fail", "skip", "dead-letter"]
 
@@ -314,6 +315,11 @@ class Operator:
 
         A step that does more at `Collect` and `Acquire` than take its state out and put it in has none.
         """
+        return None
+
+    @property
+    def memory(self) -> StepMemory | None:
+        """What puts state by key on disk; None if all is in memory."""
         return None
 
     @property

@@ -23,7 +23,7 @@ from malstrom_py.operators.failures import ErrorPolicy, call_each
 from malstrom_py.state.keyed_state import KeyedState, Migrate
 
 if TYPE_CHECKING:
-    from malstrom_py.state.memory import StateMemory
+    from malstrom_py.state.memory import StateMemory, StepMemory
 
 Rows = Iterator[tuple[Any, ...]]
 
@@ -236,6 +236,10 @@ class StatefulOperator(Operator):
     @property
     def state_ahead(self) -> KeyedState | None:
         return self.state if type(self).on_control is StatefulOperator.on_control else None
+
+    @property
+    def memory(self) -> StepMemory | None:
+        return self.state.memory
 
     @property
     def packs_ahead(self) -> KeyedState | None:

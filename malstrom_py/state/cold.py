@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, timedelta
-from itertools import chain, compress, groupby, islice, repeat
+from itertools import chain, compress, groupby, islice, repeat, takewhile
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -85,6 +85,9 @@ def in_one_slot(keys: Sequence[Any]) -> list[int]:
 SlotRows = tuple[int, dict[bytes, bytes]]
 """A slot, and the stored forms of some of its keys with their entries."""
 
+Stored = dict[bytes, bytes]
+"""What is stored for keys, by slot and form."""
+
 _Noting = Callable[[DueIndex, list[bytes], list[bytes]], list[bytes]]
 
 
@@ -105,8 +108,8 @@ class ColdStates:
     >>> cold.take_due(TIMERS, 4)[0].keys, cold.take_due(TIMERS, 5)[0].times, len(cold)
     ([], {'ann': Times(timers=[5], by_clock=(), until=None)}, 0)
     >>> cold.put(Held(["eve", "bob", "xy"], [1, 2, 3], {}))
-    >>> list(cold.keys()), list(cold.keys_in(3)), list(cold.keys_in(4))
-    (['xy', 'bob', 'eve'], ['bob', 'eve'], [])
+    >>> list(cold.keys()), len(cold.take_stored(3, 1)), len(cold.take_stored(3, 100)), len(cold.take_stored(3, 100))
+    (['xy', 'bob', 'eve'], 1, 1, 0)
     >>> disk.close()
     """
 
@@ -164,7 +167,9 @@ class ColdStates:
         entries: Sequence[bytes],
         due: Sequence[bytes],
     ) -> None:
-        stored = [head + name + entry for head, name, entry in zip(heads, names, entries, strict=True)]
+        self._put(forms, [head + name + entry for head, name, entry in zip(heads, names, entries, strict=True)], due)
+
+    def _put(self, forms: Sequence[bytes], stored: Sequence[bytes], due: Sequence[bytes]) -> None:
         written = list(zip(forms, stored, strict=True))
         written += zip(due, repeat(b""))
         self._disk().write(written)
@@ -198,6 +203,35 @@ class ColdStates:
         stored = list(filter(None, found))
         return self._taken(list(compress(forms, there)), stored, self._as_put(list(compress(keys, there)), stored))
 
+    def take_stored(self, slot: int, bytes_max: int) -> Stored:
+        """Remove states of ``slot``, and return them in their stored form: once they have ``bytes_max`` no others."""
+        stored, size, begins = Stored(), 0, len(self._prefix)
+        for form, one in self._disk().scan(self._prefix + slot.to_bytes(_SLOT, "big")):
+            stored[form[begins:]] = one
+            size += len(form) + len(one)
+            if size >= bytes_max:
+                break
+        if stored:
+            self._removed([self._prefix + form for form in stored], list(stored.values()))
+        return stored
+
+    def put_stored(self, stored: Stored) -> None:
+        """Store what `take_stored` has returned, maybe elsewhere."""
+        forms = [self._prefix + form for form in stored]
+        self._put(forms, list(stored.values()), self._due(forms, list(stored.values()), DueIndex.added))
+
+    def here_too(self, stored: Stored) -> list[Any]:
+        """Return the keys of ``stored`` that are here: few are between them, of those that came as rows."""
+        if not (self._count and stored):
+            return []
+        begins, last = len(self._prefix), self._prefix + max(stored)
+        found = takewhile(lambda entry: entry[0] <= last, self._disk().scan(self._prefix, self._prefix + min(stored)))
+        return self._keys_of([one for form, one in found if form[begins:] in stored])
+
+    def keys_of(self, stored: Stored) -> list[Any]:
+        """Return the keys of what is stored."""
+        return self._keys_of(list(stored.values()))
+
     def take_due(self, kind: int, reached: int, since: bytes | None = None) -> tuple[Held, bytes | None]:
         """Remove some states, the first that are due, by time. Return them, and where others begin; None: nowhere.
 
@@ -214,17 +248,20 @@ class ColdStates:
         if not forms:
             return Held([], [], {})
         held = self._decoded(stored, keys, values=values)
-        kinds = {one[_FLAGS] >> _IN_BYTE for one in stored}
-        due: list[bytes] = []
-        if len(kinds) == 1 and (kind := _ONE_INDEX.get(*kinds)) is not None:
-            at = [one[_LENGTH : _LENGTH + AT] for one in stored]
-            due = self.indexes[kind].removed(at, self._without_prefix(forms))
-        elif kinds != {0}:
-            due = self._each_due(forms, stored, DueIndex.removed)
-        self._disk().write((), forms + due)
+        self._removed(forms, stored)
+        return held
+
+    def _removed(self, forms: list[bytes], stored: list[bytes]) -> None:
+        self._disk().write((), forms + self._due(forms, stored, DueIndex.removed))
         self._count -= len(forms)
         self.bytes -= sum(map(len, stored))
-        return held
+
+    def _due(self, forms: list[bytes], stored: list[bytes], how: _Noting) -> list[bytes]:
+        """Return the entries in indexes of what is stored, as `DueIndex.added` or `DueIndex.removed`."""
+        kinds = {one[_FLAGS] >> _IN_BYTE for one in stored}
+        if len(kinds) == 1 and (kind := _ONE_INDEX.get(*kinds)) is not None:
+            return how(self.indexes[kind], [one[_LENGTH : _LENGTH + AT] for one in stored], self._without_prefix(forms))
+        return [] if kinds <= {0} else self._each_due(forms, stored, how)
 
     def _as_put(self, keys: list[Any], stored: Sequence[bytes]) -> list[Any]:
         """Return ``keys`` as they were put: one that cannot be here equals one that can, as True and 1."""
@@ -249,10 +286,6 @@ class ColdStates:
         """Return the keys that are here at the time of the call."""
         return chain.from_iterable(map(self._keys_of, self._pieces()))
 
-    def keys_in(self, slot: int) -> Iterator[Any]:
-        """Return the keys of ``slot`` that are here at the time of the call."""
-        return chain.from_iterable(map(self._keys_of, self._pieces(slot.to_bytes(_SLOT, "big"))))
-
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Return each key that is here at the time of the call with its value."""
         return chain.from_iterable(map(self._items_of, self._pieces()))
@@ -270,8 +303,8 @@ class ColdStates:
             while rows := dict(split(stored) for _, stored in islice(entries, _TOGETHER)):
                 yield int.from_bytes(slot, "big"), rows
 
-    def _pieces(self, of_slot: bytes = b"") -> Iterator[list[bytes]]:
-        found = self._disk().scan(self._prefix + of_slot) if self._count else iter(())
+    def _pieces(self) -> Iterator[list[bytes]]:
+        found = self._disk().scan(self._prefix) if self._count else iter(())
         return iter(lambda: [stored for _, stored in islice(found, _TOGETHER)], [])
 
     def _keys_of(self, stored: Sequence[bytes]) -> list[Any]:

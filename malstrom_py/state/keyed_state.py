@@ -19,11 +19,11 @@ from malstrom_py.codec import Codec
 from malstrom_py.data.messages import (
     AbsBarrier,
     Acquire,
+    AnyInMemory,
     AnyOf,
     Collect,
     InMemory,
     Interrogate,
-    OnDisk,
     StateMessage,
     every_key,
 )
@@ -174,14 +174,15 @@ class KeyedState(TimedValues):
         # Records wait while the keys that leave are looked up, or all are listed: avoid Python code per key.
         if isinstance(predicate, AnyOf):
             keys = list(predicate.keys)
-            found.update(compress(keys, map(is_not, self.values_of(keys), repeat(None))))
+            if isinstance(predicate, AnyInMemory):
+                found.update(set(keys).difference(self.missing(keys)))
+            else:
+                found.update(compress(keys, map(is_not, self.values_of(keys), repeat(None))))
             for timers in filter(len, (self.timers, self.clock_timers)):
                 found.update(filter(timers.keys().__contains__, keys))
         elif predicate is every_key:
             found.update(self.with_values())
             found.update(self.timed_keys())
-        elif isinstance(predicate, OnDisk):
-            found.update(() if self.cold is None else self.cold.keys_in(predicate.slot))
         elif isinstance(predicate, InMemory):
             found.update(self._in_memory())
             found.update(self.timed_keys())

@@ -19,8 +19,8 @@ from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
-from malstrom_py.data.messages import InMemory
-from malstrom_py.errors import PlanError, shown
+from malstrom_py.data.messages import AnyInMemory, InMemory
+from malstrom_py.errors import InternalError, PlanError, shown
 from malstrom_py.state.artefact_parts import PART_BYTES, BlockFile
 from malstrom_py.state.cold import ColdStates, KeyForm, can_be_cold
 from malstrom_py.state.disk import Disk, Failing, RocksDisk, require_rocksdb
@@ -186,6 +186,7 @@ class StepMemory:
         self.settle, self.during, self.file = all_steps.settle, all_steps.during, all_steps.file
         self._all_steps = all_steps
         self._state = state
+        self.step = state.step
         self.cold = cold
         self._used: set[Any] = set()  # since the hand has passed them
         self._hand: Iterator[Sequence[Any]] = iter(())
@@ -261,6 +262,29 @@ class StepMemory:
         self._came += len(held.keys)
         self._put_back(held)
         return held.keys, rest
+
+    def collect_stored(self, slot: int, bytes_max: int) -> tuple[int, bytes]:
+        """Do as `KeyedState.collect`, for keys of ``slot`` on disk, without decoding: some of ``bytes_max`` together.
+
+        Returns how many; 0 if none is left there.
+        """
+        state, stored = self._state, self.cold.take_stored(slot, bytes_max) if len(self.cold) else None
+        if not stored:
+            return 0, b""
+        if state.is_tracked:
+            state.note(self.cold.keys_of(stored))
+        return len(stored), state.codec.encode_in_flight(stored, step=self.step)
+
+    def acquire_stored(self, states: bytes) -> None:
+        """Do as `KeyedState.acquire`, for the result of `collect_stored`. It stays on disk."""
+        stored = self._state.codec.decode_in_flight(states, step=self.step)
+        keys = self.cold.keys_of(stored)
+        held: set[Any] = set(self.cold.here_too(stored))
+        self._state.interrogate(AnyInMemory(set(keys)), held)
+        for key in held:
+            raise InternalError(f"step {self.step!r}: state of key {shown(key)} was acquired, but is already here")
+        self._state.note(keys)
+        self.cold.put_stored(stored)
 
     def put_away(self, size: int) -> int:
         """Put states of about ``size`` bytes on disk, and return how many bytes they had."""

@@ -103,7 +103,7 @@ class StateChunk:
     """R4: the state of some slots of a region, sent to their new owner outside the channels (an `Acquire`).
 
     ``slots``: the slots that are complete with this chunk. Slots without state are sent too. ``confirmed``: by step,
-    the keys whose state has come ahead and has not changed since.
+    the keys whose state has come ahead and has not changed since; ``stored``: states in their form on disk, in pieces.
 
     R12: with ``ahead``, the state is a copy that the new owner keeps aside: the old owner still works with it.
     """
@@ -115,6 +115,7 @@ class StateChunk:
     states: dict[str, bytes] = field(default_factory=dict, hash=False)
     confirmed: dict[str, bytes] = field(default_factory=dict, hash=False)
     ahead: bool = False
+    stored: dict[str, list[bytes]] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

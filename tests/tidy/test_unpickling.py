@@ -44,6 +44,7 @@ REACHES = {
         "malstrom_py.codec.in_flight",
         "malstrom_py.codec.job_codec",
         "malstrom_py.state.keyed_state",  # parcels of moving state
+        "malstrom_py.state.memory",
         "malstrom_py.testing.laws.state_laws",
     },
     "unpack_error": {

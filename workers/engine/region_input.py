@@ -389,14 +389,16 @@ class RegionInput:
 
     def ship(self) -> int:
         """Send the next chunks of leaving state, or find keys that leave. Return 0 if there is no such work."""
-        if self._shipping.indexing and not self._finds_with_rests:
-            self._shipping.index()
-            return 1
-        if self._finds_with_rests or self._shipping.copying:
+        indexes = self._shipping.indexing and not self._finds_with_rests
+        if not indexes and (self._finds_with_rests or self._shipping.copying):
             return self._with_rests()
-        if not self._shipping.under_way:
+        if not (indexes or self._shipping.under_way):
             return 0
         until_s = self._clock.monotonic_s() + self._shipping.ships_s
+        while indexes:
+            self._shipping.index()
+            if not self._shipping.indexing or self._clock.monotonic_s() >= until_s:
+                return 1
         while self._shipping.under_way:
             owner, parcel = self._shipping.next()
             self._messages.append((owner, parcel))

@@ -5,8 +5,8 @@ before that state is taken. `Interrogate` finds the keys, `Collect` takes their 
 milliseconds the region continues with its other keys. Chunks have slots in order, and keys by their bytes. Each rescale
 finds all keys in memory once, before the cut and in portions, and puts them into an index, so that the cost of a move
 depends on the keys that leave. The index has every key that may have state, and maybe others: a key gets state only by
-a record or by a chunk, so the keys found at first, those of later records and those from disk are enough. Those on disk
-are found there when their slot leaves.
+a record or by a chunk, so the keys found at first, those of later records and those from disk are enough. What is on
+disk of a slot leaves after its keys in memory, in its stored form.
 
 If all steps of a region with state keep it in arrays, no keys are listed: each move looks for the keys of its slots in
 the arrays, and takes them by column. The keys of a step that goes back to rows during the rescale are listed then.
@@ -20,18 +20,18 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import (
     Acquire,
+    AnyInMemory,
     AnyOf,
     Collect,
     Control,
     Epoch,
     InMemory,
     Interrogate,
-    OnDisk,
     StateMessage,
 )
 from malstrom_py.errors import InternalError
@@ -44,6 +44,9 @@ from malstrom_py.state.group_index import NotColumnar
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.engine.ahead_copy import AheadCopy, KeyGroup, in_order
 from malstrom_py.workers.engine.garbage import make_old
+
+if TYPE_CHECKING:
+    from malstrom_py.state.memory import StepMemory
 
 
 class KeyIndex:
@@ -93,6 +96,12 @@ class KeyIndex:
             self.listed.brought.clear()
         return self._by_slot.get(slot, [])
 
+    def pop(self, slot: int) -> list[Any]:
+        """Return the indexed keys of ``slot`` for the last time: it leaves."""
+        found = self.of(slot)
+        self._by_slot.pop(slot, None)
+        return found
+
     def _put(self, keys: Sequence[Any]) -> None:
         by_slot = self._by_slot
         for slot, key in zip(self._slots_of(keys), keys, strict=True):
@@ -110,10 +119,13 @@ KEYS_MAX: Final = 1024
 """The largest number of keys in a chunk: even small keys together take some milliseconds."""
 
 KEYS_INDEXED: Final = 2048
-"""The number of keys that are added to an index between two steps: one to three milliseconds, most of it hashing."""
+"""The number of keys that are added to an index together: one to three milliseconds, most of it hashing."""
 
 COLUMN_KEYS_MAX: Final = 1 << 14
 """The largest number of keys in a chunk of columns: some milliseconds to take."""
+
+STORED_CHUNKS: Final = 2
+"""What is on disk takes less time than as many bytes in memory, so so many chunks of it are sent together."""
 
 SHIPS_S: Final = 0.004
 """How long a region ships chunks before it continues with its other keys. The keys that leave wait for the last one,
@@ -366,11 +378,12 @@ class StateTransfer:
         while self.indexing:
             self.index()
         owner = self._left[0][0]
-        slots: list[int] = []
+        listed: list[int] = []
         taken: dict[int, list[Any]] = {}
         room, confirmable = self._keys_max, KEYS_MAX
-        while self._left and self._left[0][0] == owner and room > 0 and confirmable > 0:
-            slot = self._left[0][1]
+        for new_owner, slot in self._left:
+            if new_owner != owner or room <= 0 or confirmable <= 0:
+                break
             groups = self._keys_of(slot)
             while groups and room > 0 and confirmable > 0:
                 number, keys = groups.popleft()
@@ -380,9 +393,7 @@ class StateTransfer:
                 if ahead + sent < len(keys):
                     groups.appendleft((number, keys[ahead + sent :]))
             if not groups:
-                slots.append(slot)
-                self._left.popleft()
-                del self._keys[slot]
+                listed.append(slot)
         states: dict[str, bytes] = {}
         confirmed: dict[str, bytes] = {}
         for number, chunk in taken.items():
@@ -391,7 +402,36 @@ class StateTransfer:
         self.keys_moved += KEYS_MAX - confirmable
         self.bytes_moved += sum(map(len, confirmed.values()))
         self._adapt(self._keys_max - room, sum(map(len, states.values())))
-        return owner, StateChunk(self._region, self._version, self._worker, tuple(slots), states, confirmed)
+        slots, stored = self._from_disk(listed)
+        made = StateChunk(self._region, self._version, self._worker, slots, states, confirmed, stored=stored)
+        return owner, made
+
+    def _from_disk(self, listed: Sequence[int]) -> tuple[tuple[int, ...], dict[str, list[bytes]]]:
+        """Take what is on disk of ``listed`` slots, whose keys in memory have left. Return those that are complete."""
+        slots: list[int] = []
+        stored: dict[str, list[bytes]] = {}
+        room, memories = STORED_CHUNKS * self._chunk_bytes, self._memories()
+        for slot in listed:
+            for memory in memories:
+                while room > 0:
+                    count, piece = memory.collect_stored(slot, room)
+                    if not count:
+                        break
+                    stored.setdefault(memory.step, []).append(piece)
+                    self.keys_moved += count
+                    self.bytes_moved += len(piece)
+                    room -= len(piece)
+            if room <= 0 or self._keys_of(slot):
+                break
+            slots.append(slot)
+            self._left.popleft()
+            del self._keys[slot]
+        return tuple(slots), stored
+
+    def _memories(self) -> list[StepMemory]:
+        """Return what puts state on disk."""
+        operators = [operator for keyed in self._keyed for operator in self._operators(keyed)]
+        return [memory for operator in operators if (memory := operator.memory) is not None]
 
     def _next_columns(self, shares: Mapping[str, ColumnShare]) -> tuple[int, StateChunk]:
         owner = self._left[0][0]
@@ -429,26 +469,25 @@ class StateTransfer:
         message = Acquire(parcel.states, parcel.confirmed)
         for keyed in self._keyed:
             self._send(keyed.nodes, message)
+        memories = {memory.step: memory for memory in self._memories()} if parcel.stored else {}
+        for step, pieces in parcel.stored.items():
+            for piece in pieces:
+                memories[step].acquire_stored(piece)
 
     def _keys_of(self, slot: int) -> deque[tuple[int, list[Any]]]:
-        """Return the keys with state of the leaving ``slot`` that have not left yet, by number in `keyed`."""
-        if slot not in self._keys:
-            keys = self._keys[slot] = deque()
-            for number, (keyed, index) in enumerate(zip(self._keyed, self._indexes, strict=True)):
-                found, on_disk = index.of(slot), Interrogate(OnDisk(slot))
-                if index.listed.has_others:
-                    self._send(keyed.nodes, on_disk)
-                    found = [key for key in found if key not in on_disk.keys]
-                if self._asks and found:
-                    # The index is older than the cut, and may have keys whose state is gone.
-                    message = Interrogate(AnyOf(set(found)))
-                    self._send(keyed.nodes, message)
-                    if not message.keys.issuperset(found):
-                        found = [key for key in found if key in message.keys]
-                found = [*found, *on_disk.keys]
-                if found:
-                    keys.append((number, in_order(found)))
-        return self._keys[slot]
+        """Return the keys of the leaving ``slot`` in memory that have not left yet, by number in `keyed`."""
+        keys = self._keys.setdefault(slot, deque())
+        for number, (keyed, index) in enumerate(zip(self._keyed, self._indexes, strict=True)):
+            found = index.pop(slot)
+            if self._asks and found:
+                # The index is older than the cut, and may have keys whose state is gone.
+                message = Interrogate((AnyInMemory if index.listed.has_others else AnyOf)(set(found)))
+                self._send(keyed.nodes, message)
+                if not message.keys.issuperset(found):
+                    found = [key for key in found if key in message.keys]
+            if found:
+                keys.append((number, in_order(found)))
+        return keys
 
     def _adapt(self, keys: int, size: int) -> None:
         self.keys_moved += keys

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.clock import Clock
 from malstrom_py.codec import Codec
@@ -21,6 +21,9 @@ from malstrom_py.operators.enrich.enrich import Enrich
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.workers.engine.exchange import Exchange
+
+if TYPE_CHECKING:
+    from malstrom_py.state.memory import StepMemory
 
 _SENT_MAX: Final = 256
 """Of so many keys the last value that a step has sent is compared with what it was."""
@@ -138,6 +141,10 @@ class CheckedStep(Operator):
     @property
     def state_ahead(self) -> KeyedState | None:
         return self._inner.state_ahead
+
+    @property
+    def memory(self) -> StepMemory | None:
+        return self._inner.memory
 
     @property
     def keys(self) -> int | None:

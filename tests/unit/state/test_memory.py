@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from malstrom_py.codec import Codec
-from malstrom_py.data.messages import InMemory, OnDisk
-from malstrom_py.errors import CodecError, PlanError
+from malstrom_py.data.messages import AnyInMemory, InMemory
+from malstrom_py.errors import CodecError, InternalError, PlanError
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.operators.stateful_op import Assigned
 from malstrom_py.rescale.keys.key_hash import encode_key
 from malstrom_py.state.join_panes import JoinPanes
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.state.many_values import Defaulting
-from malstrom_py.state.memory import State, StateMemory, footprint
+from malstrom_py.state.memory import State, StateMemory, StepMemory, footprint
 from malstrom_py.testing import OperatorTester
 from malstrom_py.testing.disk import MemoryDisk
 
@@ -228,29 +228,46 @@ def test_what_a_value_holds_is_counted() -> None:
     assert footprint(dict.fromkeys(range(1000), "x" * 100)) > 150_000
 
 
+def on_disk_of(state: KeyedState) -> StepMemory:
+    assert state.memory is not None
+    return state.memory
+
+
 def asked(state: KeyedState, predicate: Any) -> set[Any]:
     found: set[Any] = set()
     state.interrogate(predicate, found)
     return found
 
 
-def test_a_move_finds_each_key_in_memory_or_in_its_slot_on_disk() -> None:
+def test_a_move_finds_the_keys_in_memory_and_takes_those_on_disk_by_their_slot() -> None:
     state, _ = kept(30_000)
     state.track(lambda keys: [key % 8 for key in keys])
     added(state, range(400))
     listed = InMemory()
     in_memory = asked(state, listed)
-    assert in_memory == set(state.values)
-    on_disk = [asked(state, OnDisk(slot)) for slot in range(8)]
-    assert all(key % 8 == slot for slot, keys in enumerate(on_disk) for key in keys)
-    assert sorted([*in_memory, *(key for keys in on_disk for key in keys)]) == list(range(400))
+    assert in_memory == set(state.values) == asked(state, AnyInMemory(set(range(500))))
     state.bring([1, 2, 3])
     assert listed.brought == {1, 2, 3} - in_memory
-    del listed
-    assert asked(state, OnDisk(1)).isdisjoint(state.values)
+    on_disk = set(range(400)).difference(state.values)
+    taker, _ = kept(30_000)
+    taker.track(lambda keys: [key % 8 for key in keys])
+    for slot in range(8):
+        while (piece := on_disk_of(state).collect_stored(slot, 100))[0]:
+            on_disk_of(taker).acquire_stored(piece[1])
+    assert (state.cold, set(taker.keys()), taker.values) == (None, on_disk, {})
+    assert taker.values_of([max(on_disk)]) == [["state of", max(on_disk)]]
 
 
-def test_the_keys_of_a_slot_are_found_on_disk_without_the_others() -> None:
+def test_state_that_is_acquired_onto_other_state_is_our_bug() -> None:
+    for limit in (0, 1 << 20):
+        (giver, _), (taker, _) = kept(0), kept(limit)
+        added(giver, [1, 5, 9])
+        added(taker, [5])
+        with pytest.raises(InternalError, match="state of key 5 was acquired, but is already here"):
+            on_disk_of(taker).acquire_stored(on_disk_of(giver).collect_stored(0, 1 << 20)[1])
+
+
+def test_the_keys_of_a_slot_are_taken_from_disk_without_a_look_at_the_others() -> None:
     looked = list[bytes]()
 
     class Watched(MemoryDisk):
@@ -263,7 +280,7 @@ def test_the_keys_of_a_slot_are_found_on_disk_without_the_others() -> None:
     state.memory = memory.keep(state)
     state.track(lambda keys: [key % 50 for key in keys])
     added(state, range(1_000))
-    assert asked(state, OnDisk(7)) == set(range(7, 1_000, 50))
+    assert on_disk_of(state).collect_stored(7, 1 << 20)[0] == 20
     assert len(looked) == 20
 
 

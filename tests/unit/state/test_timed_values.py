@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -93,6 +94,14 @@ def fire(state: KeyedState, rng: random.Random, reached: int, *, by_clock: bool)
     return sorted(seen)
 
 
+def move_stored(state: KeyedState) -> None:
+    """Let all that is on disk leave, and come back."""
+    memory = state.memory
+    if memory is not None:
+        for _, piece in list(iter(partial(memory.collect_stored, 0, 100), (0, b""))):
+            memory.acquire_stored(piece)
+
+
 @pytest.mark.parametrize("ttl", [None, TTL])
 @pytest.mark.parametrize("seed", range(60))
 def test_states_on_disk_end_and_fire_as_in_memory(seed: int, ttl: int | None) -> None:
@@ -117,6 +126,8 @@ def test_states_on_disk_end_and_fire_as_in_memory(seed: int, ttl: int | None) ->
                 found.append(held(state))
                 if taken is not None:
                     state.acquire(taken)
+            elif what < 0.9:
+                move_stored(state)
             state.settle()
             seen.append((found, held(state), sorted(state.with_values()), state.has_times))
         assert seen[0] == seen[1]
