@@ -1,6 +1,6 @@
 """``Spark``: a source over what Spark reads or computes, pinned when a job starts, and read by workers without Spark.
 
-`query` checks the arguments, `pinning` talks to Spark and keeps staging folders.
+`query` checks the arguments; `pinning` talks to Spark and keeps staging folders, `streaming` those of streams.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.pinned.row_groups import RowGroups, RowGroupSource
 from malstrom_py.sources.spark.pinning import pinned
-from malstrom_py.sources.spark.query import Bound, SparkQuery, bound_of
+from malstrom_py.sources.spark.query import BATCH_ID, Bound, SparkQuery, bound_of
+from malstrom_py.sources.spark.streaming import pinned_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,6 +41,10 @@ class Spark(RowGroupSource):
     job with snapshots, started again, reads the rows whose value is above the largest one of the last run, up to the
     largest one at the time of pinning. A later row with a value that is not larger is never read; a row without a
     value is a SourceError.
+
+    A streaming DataFrame of a classic session: a run reads what its query finds now, in batches that stay below
+    ``staging``, which must be given. The next run of a finished job with snapshots reads what is new since then, each
+    row once; a run from the beginning reads all batches again.
 
     Snapshots contain the pin: a resumed job reads the same rows, and Spark does not run again. So staged rows stay when
     a job ends unfinished, until it is resumed and finishes, or starts from the beginning; give a ``staging`` that
@@ -85,8 +90,8 @@ class Spark(RowGroupSource):
     ) -> None:
         asked = (df, table, sql, path, format, options, columns, filter, staging, keep_staging, session, since)
         self._query: Any = SparkQuery(*asked)
-        super().__init__(self._query.keep, keeps_staging=self._query.keep_staging)
-        self._since: str | None = self._query.since
+        super().__init__(self._query.keep, keeps_staging=self._query.keep_staging or self._query.is_stream)
+        self._since: str | None = BATCH_ID if self._query.is_stream else self._query.since
         self.reads_new = self._since is not None
         self._bound: Bound | None = None
         self._description = f"Spark({self._query})"
@@ -114,7 +119,8 @@ class Spark(RowGroupSource):
     def _find(self, job: str, after: Bound | None = None) -> RowGroups:
         if self._query is None:
             return self._pin.of(self)
-        pin, self._folder, self._bound = pinned(self._query, job, after)
+        find = pinned_batches if self._query.is_stream else pinned
+        pin, self._folder, self._bound = find(self._query, job, after)
         return pin
 
     def pin_next(self, job: str, record: Any) -> None:

@@ -58,28 +58,37 @@ def pinned(query: SparkQuery, job: str, after: Bound | None = None) -> tuple[Row
         with spark_errors(f"Spark does not read {query}", SourceError):
             frame = query.frame(session)
             if frame.isStreaming:
-                raise PlanError("sources.Spark: a streaming DataFrame has no end, so its rows cannot be pinned")
+                raise PlanError("sources.Spark: a streaming DataFrame is read in a classic session, not over Connect")
             frame = frame if query.filter is None else frame.filter(query.filter)
             found = frame.schema
-            known_as = str if session.conf.get("spark.sql.caseSensitive") == "true" else str.lower
         bound = None
         if query.since is not None:
             frame, bound = bounded(frame, found, query.since, after)
-        names = _chosen(query, found.names)
-        _check_names(names, found.names, known_as)
-        needed = _needed(query.keep, names, found)
-        _check_names(needed, found.names, known_as)
-        schema = arrow_schema(type(found)([found[name] for name in needed]))
+        names, schema = columns_of(query, session, found)
         return *_staged(query, job, session, frame, names, schema), bound
+
+
+def columns_of(query: SparkQuery, session: Any, found: Any) -> tuple[Sequence[str], pa.Schema]:
+    """Return the columns of the rows, and the schema of all that are needed, of those ``found`` by Spark.
+
+    `SourceError`: there is no such column, there are several, or its type is not supported.
+    """
+    with spark_errors(f"Spark does not read {query}", SourceError):
+        known_as = str if session.conf.get("spark.sql.caseSensitive") == "true" else str.lower
+    names = _chosen(query, found.names)
+    _check_names(names, found.names, known_as)
+    needed = _needed(query.keep, names, found)
+    _check_names(needed, found.names, known_as)
+    return names, arrow_schema(type(found)([found[name] for name in needed]))
 
 
 def _staged(
     query: SparkQuery, job: str, session: Any, frame: Any, names: Sequence[str], schema: pa.Schema
 ) -> tuple[RowGroups, PinFolder]:
     with staging_folder(query.staging or _default_staging(), job, keep=query.keep_staging) as folder:
-        counted = _write(query, session, frame, schema, folder)
-        footers = _footers_in(folder, schema, query.keep)
-        _check_complete(counted, sum(one.rows for one in footers.values()), len(footers), folder)
+        counted = write_rows(query, session, frame, schema, folder)
+        footers = footers_in(folder, schema, query.keep)
+        check_complete(counted, sum(one.rows for one in footers.values()), len(footers), folder)
         files = [PinnedFile(str(path), one.size, one.mtime_ns, one.groups, {}) for path, one in footers.items()]
         pin = new_pin(folder.path.name, schema, names, files, folder.path)
         folder.note({"job": job, "keep": query.keep_staging, **pin.record()})
@@ -92,7 +101,7 @@ def _default_staging() -> Path:
     return folder
 
 
-def _write(query: SparkQuery, session: Any, frame: Any, schema: pa.Schema, folder: PinFolder) -> Any:
+def write_rows(query: SparkQuery, session: Any, frame: Any, schema: pa.Schema, folder: PinFolder) -> Any:
     """Have Spark write the rows of ``frame``; return the observation of their number."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -131,8 +140,8 @@ def _carried(frame: Any, schema: pa.Schema) -> Any:
     return frame.selectExpr(*(columns or [f"CAST(NULL AS BOOLEAN) AS {_NOTHING}"]))
 
 
-def _footers_in(folder: PinFolder, schema: pa.Schema, keep: Any) -> dict[Path, Footer]:
-    """Read the footers of the files that Spark has staged. `SourceError`: one cannot be read."""
+def footers_in(folder: PinFolder, schema: pa.Schema, keep: Any) -> dict[Path, Footer]:
+    """Return the footers of the files that Spark has staged. `SourceError`: one cannot be read."""
     import pyarrow as pa
 
     paths = sorted(folder.rows.glob("*.parquet"))
@@ -145,7 +154,7 @@ def _footers_in(folder: PinFolder, schema: pa.Schema, keep: Any) -> dict[Path, F
         ) from error
 
 
-def _check_complete(counted: Any, rows: int, files: int, folder: PinFolder) -> None:
+def check_complete(counted: Any, rows: int, files: int, folder: PinFolder) -> None:
     """Raise `SourceError` if Spark has written more rows than this machine sees."""
     # Without rows the observation may never arrive, so do not wait for it.
     written = int(counted.get["rows"]) if rows else 0

@@ -20,6 +20,11 @@ from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.names import check_table_name, quoted
 from malstrom_py.validation import checked_flag
 
+BATCH_ID: Final = "batch id"
+"""What orders the rows of a streaming DataFrame, as a growing column does others."""
+
+_CONNECT: Final = "pyspark.sql.connect."
+
 
 @dataclass(slots=True)
 class SparkQuery:
@@ -43,6 +48,7 @@ class SparkQuery:
     since: str | None
     paths: tuple[str, ...] = ()
     keep: Any = None
+    is_stream: bool = False
 
     def __post_init__(self) -> None:
         df, session = self.df, self.session
@@ -71,13 +77,14 @@ class SparkQuery:
         _check_filter(self.filter)
         self.staging = None if self.staging is None else local_path(self.staging, "sources.Spark(staging=)")
         checked_flag(self.keep_staging, "sources.Spark: keep_staging")
+        self.is_stream = _is_stream(df, staging=self.staging, since=self.since)
 
     def __str__(self) -> str:
         return self._what() + ("" if self.since is None else f", since={self.since!r}")
 
     def _what(self) -> str:
         if self.df is not None:
-            return "a DataFrame"
+            return "a streaming DataFrame" if self.is_stream else "a DataFrame"
         if self.table is not None:
             return f"table={self.table!r}"
         if self.sql is not None:
@@ -106,6 +113,19 @@ def _check_one(**given: object) -> None:
         raise PlanError(f"sources.Spark takes one of df, table=, sql= and path=, not {' and '.join(named)} together")
     if not named and format is None:
         raise PlanError("sources.Spark takes a DataFrame, or one of table=, sql= and path=: nothing was given")
+
+
+def _is_stream(df: Any, *, staging: object, since: object) -> bool:
+    if df is None or type(df).__module__.startswith(_CONNECT) or not df.isStreaming:
+        return False
+    if since is not None:
+        raise PlanError("sources.Spark: a streaming DataFrame knows what is new by itself, so leave out since=")
+    if staging is None:
+        raise PlanError(
+            "sources.Spark: a streaming DataFrame needs staging=, a folder that lasts: its batches and the checkpoint "
+            "of its query stay there from run to run"
+        )
+    return True
 
 
 def _paths(path: object) -> tuple[str, ...]:
