@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar, overload
 
+from malstrom_py.clock import Clock as RuntimeClock
+from malstrom_py.clock import SystemClock
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, DataMessage, Epoch
 from malstrom_py.data.time import from_clock, to_span, to_time
@@ -44,12 +46,15 @@ class Output(Generic[K, VO]):
 
     ``values`` has all values that were sent, in order, those for side outputs as a `Sided`. ``ended``: whether the
     stream has ended. Then every timer fires, and one that ``on_timer`` sets is dropped, so send what still waits.
+    ``watermark``: the last one that the step has passed on, `mp.MIN_EPOCH` before the first.
     """
 
-    __slots__ = ("ended", "keys", "sided", "timers", "timestamps", "values")
+    __slots__ = ("_clock", "ended", "keys", "sided", "timers", "timestamps", "values", "watermark")
 
-    def __init__(self) -> None:
+    def __init__(self, watermark: int = MIN_EPOCH, clock: RuntimeClock | None = None) -> None:
         self.ended = False
+        self.watermark = watermark
+        self._clock = clock
         self.keys: list[K] = []
         self.timers: list[tuple[K, Any, Clock]] = []
         self.values: list[VO] = []
@@ -91,6 +96,10 @@ class Output(Generic[K, VO]):
         """
         self.sided = True
         return SideOutput(self, name)
+
+    def now_ms(self) -> int:
+        """Return the time of the runtime's clock, in ms since 1970."""
+        return from_clock((self._clock or SystemClock()).now_s(), "ms")
 
     def __len__(self) -> int:
         return len(self.values)

@@ -149,8 +149,11 @@ class StatefulOp(StatefulOperator):
         expires = self._expires_by_clock and self.state.count
         return self._on_schedule is None and not self.state.has_timers(BY_CLOCK) and not expires
 
+    def _output(self) -> Output[Any, Any]:
+        return Output(self._checked.passed, self.context.clock)
+
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        output: Output[Any, Any] = Output()
+        output = self._output()
         if self.listens:
             about = {"worker": self.context.worker, "rows": len(batch)}
             self.on_event(Input("|".join(self.context.inputs), about, batch))
@@ -164,7 +167,7 @@ class StatefulOp(StatefulOperator):
         self._finish(output, out)
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        output: Output[Any, Any] = Output()
+        output = self._output()
         output.ended = epoch.time == MAX_EPOCH
         if output.ended:
             self._fire_by_clock(MAX_EPOCH, output)
@@ -198,7 +201,7 @@ class StatefulOp(StatefulOperator):
             self._on_event(event)
 
     def on_schedule(self, out: Outlet, clock: Clock) -> None:
-        output: Output[Any, Any] = Output()
+        output = self._output()
         self._fire_by_clock(from_clock(clock.now_s(), "ms"), output)
         self.expire_now()
         if self._on_schedule is not None:
@@ -211,7 +214,7 @@ class StatefulOp(StatefulOperator):
 
     def fire_timers(self, time: int, out: Outlet) -> None:
         """Call ``on_timer`` for the timers due at ``time`` that are left because an earlier call raised."""
-        output: Output[Any, Any] = Output()
+        output = self._output()
         output.ended = time == MAX_EPOCH
         self._fire(time, output)
         self._checked.send(output, out, closing=time)

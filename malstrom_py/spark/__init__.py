@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from malstrom_py.spark.failures import spark_errors
+from malstrom_py.spark.processors import stateful
 from malstrom_py.spark.session import check_data_source_installed, spark_session
 
-__all__ = ["register"]
+__all__ = ["register", "stateful"]
 
 
 def register(spark: Any) -> None:

@@ -13,6 +13,8 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import agg, sources
 from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.spark import stateful
+from tests.spark_processors import Stock
 
 LINES = [("to", 1, 1.0), ("be", 3, 2.0), ("to", 12, 3.0)]
 LATER = [{"word": "to", "x": 5.0}, {"word": "or", "x": 1.0}]
@@ -134,6 +136,19 @@ def test_all_variables_of_transform_with_state_continue(lines: Any, tmp_path: Pa
 
 
 @pytest.mark.only_classic
+@pytest.mark.only_classic
+@pytest.mark.usefixtures("rocksdb")
+def test_a_processor_continues_where_its_query_stopped(lines: Any, tmp_path: Path) -> None:
+    items = lines.selectExpr("word", "CAST(x AS long) AS n", "word AS item")
+    path = kept(items.groupBy("word").transformWithState(Stock(), Stock.OUTPUT, "append", "none"), tmp_path / "stock")
+    rows = [{"word": "to", "n": 5, "item": "or"}]
+    keyed = mp.Job("continued").source("in", sources.Memory(rows)).key_by("word", "word")
+    stock = stateful(keyed, "stock", Stock(), Stock.OUTPUT, initial_state=sources.SparkCheckpoint(path))
+    assert mp.collect(stock) == [
+        {"key": "to", "items": "[('or', 5), ('to', 4)]", "last": "[(1, 'to'), (3, 'to'), (5, 'or')]"}
+    ]
+
+
 def test_apply_in_pandas_with_state_continues(lines: Any, tmp_path: Path) -> None:
     import pandas as pd  # type: ignore[import-untyped,unused-ignore]
 

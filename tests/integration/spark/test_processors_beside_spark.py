@@ -1,0 +1,82 @@
+"""A `StatefulProcessor` gives here what it gives in Spark, over the same rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import sources
+from malstrom_py.spark import stateful
+from tests.spark_processors import COUNTED, Silence, Stock, Sum, SumInPandas
+
+ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+
+BEFORE = [
+    {"key": f"k-{n * 7 % 5}", "n": n % 4 - 1, "item": "xyz"[n * 5 % 3], "at_ms": 1000 * n + 1000} for n in range(200)
+]
+AFTER = [{"key": "last", "n": 0, "item": "x", "at_ms": 10_000_000}]
+
+
+def by_spark(spark: Any, folder: Path, processor: Any, output: str, *, in_pandas: bool, time_mode: str) -> list[Any]:
+    """Run a query over two files, one after the other, and return its rows."""
+    schema = "key string, n long, item string, at_ms long"
+    for number, rows in enumerate((BEFORE, AFTER)):
+        spark.createDataFrame(rows, schema).coalesce(1).write.mode("append").parquet(str(folder / "in" / str(number)))
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "in" / "*"))
+    if time_mode == "eventTime":
+        stream = stream.selectExpr("*", "timestamp_millis(at_ms) AS at").withWatermark("at", "0 seconds")
+    grouped = stream.groupBy("key")
+    run = grouped.transformWithStateInPandas if in_pandas else grouped.transformWithState
+    writer = run(processor, output, "append", time_mode).writeStream.format("parquet").outputMode("append")
+    before = spark.conf.get(_PROVIDER)
+    spark.conf.set(_PROVIDER, ROCKS)
+    try:
+        query = (
+            writer.option("path", str(folder / "out"))
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+    finally:
+        spark.conf.set(_PROVIDER, before)
+    return [tuple(row) for row in spark.read.parquet(str(folder / "out")).collect()]
+
+
+def here(processor: Any, output: str, *, in_pandas: bool, time_mode: str) -> list[Any]:
+    """Run a job over the same rows, and return its values."""
+    stream: Any = mp.Job("processors").source("in", sources.Memory([*BEFORE, *AFTER], parts=1))
+    if time_mode == "eventTime":
+        stream, _ = stream.assign_timestamps("at", "at_ms", unit="ms").generate_epochs(
+            "epochs", mp.limit_out_of_orderness(0)
+        )
+    keyed = stream.key_by("key", "key")
+    out = mp.collect(stateful(keyed, "step", processor, output, in_pandas=in_pandas, time_mode=time_mode))
+    return [tuple(row.values()) for row in out]
+
+
+@pytest.mark.only_classic
+@pytest.mark.parametrize(
+    ("make", "output", "time_mode"),
+    [
+        (Sum, COUNTED, "none"),
+        (SumInPandas, COUNTED, "none"),
+        (Stock, Stock.OUTPUT, "none"),
+        (lambda: Silence(40_000), Silence.OUTPUT, "eventTime"),
+    ],
+    ids=["sum", "pandas", "stock", "silence"],
+)
+def test_same_results(spark: Any, tmp_path: Path, make: Callable[[], Any], output: str, time_mode: str) -> None:
+    in_pandas = make is SumInPandas
+    theirs = by_spark(spark, tmp_path, make(), output, in_pandas=in_pandas, time_mode=time_mode)
+    ours = here(make(), output, in_pandas=in_pandas, time_mode=time_mode)
+    if time_mode == "eventTime":  # at the end of a stream all timers fire here
+        ours = [row for row in ours if row[0] != "last"]
+    assert Counter(ours) == Counter(theirs)
+    assert len(theirs) >= 5

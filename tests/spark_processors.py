@@ -1,0 +1,110 @@
+"""Processors as users of PySpark write them: for tests, and for a benchmark, that run them here and by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+COUNTED = "key string, n long"
+
+
+class Sum(StatefulProcessor):
+    """Sends the running sum of ``n`` for each row."""
+
+    def init(self, handle: Any) -> None:
+        self._sum = handle.getValueState("sum", "total long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        total = self._sum.get()[0] if self._sum.exists() else 0
+        for row in rows:
+            total += row.n
+            yield Row(key=str(key[0]), n=total)
+            self._sum.update((total,))
+
+
+class SumInPandas(Sum):
+    """The same, over frames of pandas."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+        import pandas as pd  # type: ignore[import-untyped]
+
+        for frame in rows:
+            sums = frame["n"].cumsum() + (self._sum.get() or (0,))[0]
+            self._sum.update((sums.iloc[-1],))
+            yield pd.DataFrame({"key": str(key[0]), "n": sums})
+
+
+class Stock(StatefulProcessor):
+    """Keeps a count of each item in a map, and the last three rows in a list; an item that is at 0 is removed."""
+
+    OUTPUT = "key string, items string, last string"
+
+    def init(self, handle: Any) -> None:
+        self._items = handle.getMapState("items", "item string", "count long")
+        self._last = handle.getListState("last", "n long, item string")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        for row in rows:
+            item = (row.item,)
+            count = (self._items.getValue(item)[0] if self._items.containsKey(item) else 0) + row.n
+            if count:
+                self._items.updateValue(item, (count,))
+            else:
+                self._items.removeKey(item)
+            self._last.appendValue((row.n, row.item))
+            last = list(self._last.get())
+            if len(last) > 3:
+                self._last.put(last[1:])
+            items = sorted((*one, *count) for one, count in self._items.iterator())
+            yield Row(key=str(key[0]), items=str(items), last=str([tuple(one) for one in self._last.get()]))
+
+
+class Silence(StatefulProcessor):
+    """Sends how many rows a key has had once none has come for ``pause_ms``, by timers of event time."""
+
+    OUTPUT = "key string, n long, at long"
+
+    def __init__(self, pause_ms: int = 5) -> None:
+        self._pause_ms = pause_ms
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+        self._seen = handle.getValueState("seen", "n long, last long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        n, last = self._seen.get() or (0, -1)
+        for row in rows:
+            n, last = n + 1, max(last, row.at_ms)
+        for time in list(self._handle.listTimers()):
+            self._handle.deleteTimer(time)
+        self._handle.registerTimer(max(last, timerValues.getCurrentWatermarkInMs()) + self._pause_ms)
+        self._seen.update((n, last))
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        n, last = self._seen.get()
+        self._seen.clear()
+        yield Row(key=str(key[0]), n=n, at=last)
+
+
+class Fading(StatefulProcessor):
+    """Counts the rows of a key, and those of each item, for as long as the counts last."""
+
+    OUTPUT = "key string, n long, items string, rows long"
+
+    def init(self, handle: Any) -> None:
+        self._count = handle.getValueState("count", "n long", 1000)
+        self._items = handle.getMapState("items", "item string", "n long", 2000)
+        self._rows = handle.getListState("rows", "n long", 3000)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        for row in rows:
+            self._count.update(((self._count.get() or (0,))[0] + 1,))
+            self._items.updateValue((row.item,), ((self._items.getValue((row.item,)) or (0,))[0] + 1,))
+            self._rows.appendValue((row.n,))
+            items = sorted((*one, *n) for one, n in self._items.iterator())
+            n, rows_left = self._count.get()[0], len(list(self._rows.get()))
+            yield Row(key=str(key[0]), n=n, items=str(items), rows=rows_left)

@@ -1,0 +1,205 @@
+"""Processors of PySpark as keyed steps: arguments, timers, what ends by the clock, initial state, the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+import malstrom_py as mp
+from malstrom_py import Epoch, sources, spark
+from malstrom_py.testing import OperatorTester
+from tests.spark_processors import COUNTED, Fading, Silence, Stock, Sum, SumInPandas
+
+ROWS = [{"key": key, "n": n, "item": "ab"[n % 2]} for n, key in enumerate("abacab")]
+
+
+def keyed(rows: Any = ROWS) -> Any:
+    return mp.Job("processors").source("in", sources.Memory(rows)).key_by("key", "key")
+
+
+def values(tester: OperatorTester) -> list[Any]:
+    return [one.value for one in tester.receive_local() if isinstance(one, mp.DataMessage)]
+
+
+def timed(processor: StatefulProcessor, output: str, time_mode: str = "eventTime") -> OperatorTester:
+    def step(stream: Any) -> Any:
+        return spark.stateful(stream, "step", processor, output, time_mode=time_mode)
+
+    return OperatorTester(step, keyed=True, timed=time_mode == "eventTime")
+
+
+@pytest.mark.parametrize("processor", [Sum(), SumInPandas()])
+def test_rows_of_a_key_are_one_call(processor: StatefulProcessor) -> None:
+    in_pandas = isinstance(processor, SumInPandas)
+    out = mp.collect(spark.stateful(keyed(), "sum", processor, COUNTED, in_pandas=in_pandas))
+    assert sorted((row["key"], row["n"]) for row in out) == [
+        *(("a", 0), ("a", 2), ("a", 6)),
+        *(("b", 1), ("b", 6)),
+        ("c", 3),
+    ]
+
+
+def test_maps_and_lists() -> None:
+    out = mp.collect(spark.stateful(keyed([*ROWS, {"key": "a", "n": -6, "item": "a"}]), "stock", Stock(), Stock.OUTPUT))
+    assert [row for row in out if row["key"] == "a"][-1] == {
+        "key": "a",
+        "items": "[]",
+        "last": "[(2, 'a'), (4, 'a'), (-6, 'a')]",
+    }
+
+
+def test_timers_of_event_time_fire_at_the_watermark_unless_deleted() -> None:
+    tester = timed(Silence(), Silence.OUTPUT)
+    tester.send_local([("a", {"at_ms": 1}, 1), ("a", {"at_ms": 3}, 3), ("b", {"at_ms": 4}, 4)], Epoch(6)).step()
+    assert values(tester) == []
+    tester.send_local([("b", {"at_ms": 8}, 8)], Epoch(9)).step()
+    assert values(tester) == [{"key": "a", "n": 2, "at": 3}]
+    tester.send_local(Epoch(13)).step()
+    assert values(tester) == [{"key": "b", "n": 2, "at": 8}]
+    assert tester.interrogate() == set()
+
+
+def test_what_ends_by_the_clock_is_gone_and_leaves_nothing() -> None:
+    tester = timed(Fading(), Fading.OUTPUT, "processingTime")
+    clock = tester.clock
+
+    def count(item: str) -> Any:
+        tester.send_local([("a", {"n": 1, "item": item})]).step()
+        return tuple(values(tester)[-1].values())[1:]
+
+    assert count("x") == (1, "[('x', 1)]", 1)
+    clock.advance(0.9)
+    assert count("y") == (2, "[('x', 1), ('y', 1)]", 2)
+    clock.advance(1.2)
+    assert count("y") == (1, "[('y', 2)]", 3)
+    clock.advance(1.0)
+    assert count("y") == (1, "[('y', 3)]", 3)
+    clock.advance(3.1)
+    tester.step()
+    assert tester.interrogate() == set()
+
+
+class Starting(Sum):
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
+        self._sum.update((initialState.total,))
+
+
+def test_initial_rows_are_taken_by_the_processor() -> None:
+    first = {"a": Row(total=100), "d": Row(total=7)}
+    out = mp.collect(spark.stateful(keyed(), "sum", Starting(), COUNTED, initial_rows=first))
+    assert sorted(row["n"] for row in out) == [1, 3, 6, 100, 102, 106]
+    again = mp.collect(spark.stateful(keyed(), "sum", Sum(), COUNTED, initial_state={"a": {"sum": (100,)}}))
+    assert again == out
+    by_columns = mp.collect(spark.stateful(keyed(), "sum", Sum(), COUNTED, initial_state=[("a", {"sum": {"n": 100}})]))
+    assert by_columns == out
+    kept = {"a": {"items": {"a": 2, ("b",): {"n": 5}}, "last": [{"n": 7, "item": "c"}, (8, "d")]}}
+    stock = mp.collect(spark.stateful(keyed(ROWS[:1]), "stock", Stock(), Stock.OUTPUT, initial_state=kept))
+    assert stock == [{"key": "a", "items": "[('a', 2), ('b', 5)]", "last": "[(7, 'c'), (8, 'd'), (0, 'a')]"}]
+
+
+@pytest.mark.parametrize(
+    ("processor", "state", "error"),
+    [
+        (Sum(), {"total": (1,)}, "the variable 'total', which is not made in init"),
+        (Fading(), {"count": (1,)}, "the variable 'count', which has ttlDurationMs"),
+        (Sum(), {"sum": (1, 2)}, "state 'sum' has 1 columns"),
+    ],
+)
+def test_wrong_initial_state(processor: StatefulProcessor, state: dict[str, Any], error: str) -> None:
+    with pytest.raises(mp.PlanError, match=error):
+        spark.stateful(keyed(), "bad", processor, COUNTED, time_mode="processingTime", initial_state={"a": state})
+
+
+CLOSED: list[str] = []
+
+
+class Closing(Sum):
+    def close(self) -> None:
+        CLOSED.append("closed")
+
+
+def test_a_processor_is_closed_at_the_end() -> None:
+    CLOSED.clear()
+    stream = spark.stateful(keyed(), "sum", Closing(), COUNTED)
+    assert CLOSED == ["closed"]  # the one that was tried
+    assert len(mp.collect(stream)) == len(ROWS)
+    assert CLOSED == ["closed", "closed"]
+
+
+class Bad(StatefulProcessor):
+    def __init__(self, how: str) -> None:
+        self._how = how
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+        if self._how == "ttl":
+            handle.getValueState("n", "n long", 10)
+        if self._how == "twice":
+            handle.getValueState("n", "n long")
+            handle.getListState("n", "n long")
+        if self._how == "fails":
+            raise RuntimeError("no database")
+        self._value = handle.getValueState("value", "n long, m long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        if self._how == "narrow":
+            self._value.update((1,))
+        if self._how == "timer":
+            self._handle.registerTimer(5)
+        if self._how == "late":
+            self._handle.getMapState("late", "n long", "n long")
+        yield Row(a=1, b=2, c=3)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("ttl", "state 'n': ttlDurationMs needs time_mode=\"processingTime\""),
+        ("twice", "state 'n' must be made in init"),
+        ("fails", "step 'bad': the processor cannot be prepared: RuntimeError: no database"),
+    ],
+)
+def test_what_cannot_work_is_an_error_of_the_plan(how: str, error: str) -> None:
+    with pytest.raises(mp.PlanError, match=error.replace("(", r"\(")):
+        spark.stateful(keyed(), "bad", Bad(how), COUNTED)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("narrow", "state 'value' has 2 columns"),
+        ("timer", "timers need time_mode="),
+        ("late", "state 'late' must be made in init"),
+        ("wide", "a row has 3 columns.*, and the output has key, n"),
+    ],
+)
+def test_an_error_of_a_processor_names_step_and_cause(how: str, error: str) -> None:
+    with pytest.raises(mp.OperatorError, match=f"step 'bad'.*{error}"):
+        mp.collect(spark.stateful(keyed(), "bad", Bad(how), COUNTED))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"time_mode": "never"}, "time_mode must be one of none, processingTime, eventTime, got 'never'"),
+        ({"output_mode": "all"}, "output_mode must be one of append, update, complete"),
+        ({"time_mode": "eventTime"}, "needs watermarks, with times in ms"),
+        ({"output": 7}, "output must be a StructType or text"),
+        ({"processor": object()}, "processor must be a StatefulProcessor"),
+    ],
+)
+def test_wrong_arguments(options: dict[str, Any], error: str) -> None:
+    given: dict[str, Any] = {"processor": Sum(), "output": COUNTED} | options
+    with pytest.raises(mp.PlanError, match=error):
+        spark.stateful(keyed(), "bad", given.pop("processor"), given.pop("output"), **given)
+
+
+def test_a_stream_without_keys_is_refused() -> None:
+    with pytest.raises(mp.PlanError, match=r"stream 'in' has no keys: put \.key_by"):
+        spark.stateful(mp.Job("no").source("in", sources.Memory(ROWS)), "bad", Sum(), COUNTED)
+    with pytest.raises(mp.PlanError, match=r"needs a keyed stream, .*\.key_by\(…\), not list"):
+        spark.stateful(ROWS, "bad", Sum(), COUNTED)
