@@ -7,8 +7,9 @@ same however rows are cut into batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from malstrom_py.data.messages import MAX_EPOCH
@@ -34,7 +35,7 @@ def stateful(
     output_mode: str = "append",
     in_pandas: bool = False,
     initial_rows: Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None = None,
-    initial_state: Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None = None,
+    initial_state: Mapping[Any, Any] | Iterable[tuple[Any, Any]] | Callable[[], Any] | None = None,
     **options: Any,
 ) -> Any:
     """Add a step to a keyed ``stream`` that runs a `StatefulProcessor` of PySpark, and return the stream of its rows.
@@ -44,7 +45,7 @@ def stateful(
     out: ``output`` is their schema, a StructType or text in Spark's DDL, of which the names are used. The processor
     gets the key as a tuple. ``initial_rows``: what ``handleInitialState`` gets, a Row or DataFrame for each key, as a
     dict or pairs. ``initial_state``: instead, name -> state of the variables of each key, such as `SparkCheckpoint`
-    gives them. ``options``: those of every step with state, such as ``renamed_from=``.
+    gives them, or a function that returns these. ``options``: those of every step with state.
 
     ``time_mode="eventTime"`` needs a stream with watermarks whose times are in ms; timers fire when the watermark
     reaches them, and at the end of the stream all do. ``output_mode`` changes nothing, as in Spark. Variables and
@@ -66,7 +67,7 @@ def stateful(
     ...         for row in rows:
     ...             n = (self.count.get() or (0,))[0] + row.amount
     ...             self.count.update((n,))
-    ...             yield Row(key[0], n)
+    ...             yield Row(id=key[0], total=n)
     >>> rows = [{"id": "a", "amount": 2}, {"id": "a", "amount": 5}, {"id": "b", "amount": 3}]
     >>> keyed = mp.Job("docs").source("in", sources.Memory(rows)).key_by("id", "id")
     >>> mp.collect(spark.stateful(keyed, "count", Count(), "id string, total long"))
@@ -90,11 +91,15 @@ def stateful(
         raise PlanError(f"step {name!r}: processor must be a StatefulProcessor, got {shown(processor)}")
     closes = type(processor).close is not StatefulProcessor.close
     logic = (_Closing if closes else _Logic)(processor, names_in(output, "output"), mode, in_pandas=in_pandas)
+    if initial_rows is not None and initial_state is not None:
+        raise PlanError(f"step {name!r}: give initial_rows= or initial_state=, not both")
     try:
         tried = _Running(deepcopy(processor), mode)
-        states = None if initial_rows is None else dict(tried.initial_states(initial_rows))
-        if initial_state is not None:
-            states = {key: tried.handle.held(state) for key, state in _pairs(initial_state)}
+        states: Any = None if initial_rows is None else dict(tried.initial_states(initial_rows))
+        if callable(initial_state):
+            states = partial(_states_later, processor, mode, initial_state)
+        elif initial_state is not None:
+            states = tried.held(initial_state)
         tried.processor.close()
     except PlanError as error:
         raise PlanError(f"step {name!r}: {error}") from error
@@ -130,6 +135,10 @@ class _Running:
             self.processor.handleInitialState(_as_tuple(key), row, self.times)
         return ((key, state) for key, state in states.items() if state)
 
+    def held(self, given: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+        """Return key -> state of ``given`` states of variables."""
+        return {key: self.handle.held(state) for key, state in _pairs(given)}
+
     def note_times(self) -> None:
         """Let ``times`` be those of the handle, as a processor gets them."""
         from pyspark.sql.streaming.stateful_processor import TimerValues
@@ -139,6 +148,10 @@ class _Running:
 
 def _pairs(given: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
     return given.items() if isinstance(given, Mapping) else given
+
+
+def _states_later(processor: Any, mode: str, states: Callable[[], Any]) -> dict[Any, Any]:
+    return _Running(deepcopy(processor), mode).held(states())
 
 
 def _not_yet(time: int, by_clock: bool) -> None:
@@ -200,14 +213,14 @@ class _Logic:
         self._prepare(running, key, state, output, time)
         if state.get(ENDS) == time:
             handle.remove_ended()
-        if time in state.get(TIMERS, ()):
+        for due in sorted(one for one in state.get(TIMERS, ()) if one <= time):
             from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
 
             at = min(max(time, output.watermark + 1), MAX_EPOCH - 1) if self._mode == "eventtime" else None
-            made = running.processor.handleExpiredTimer(_as_tuple(key), running.times, ExpiredTimerInfo(time))
+            made = running.processor.handleExpiredTimer(_as_tuple(key), running.times, ExpiredTimerInfo(due))
             for value in self._values(made):
                 output.emit(key, value, at)
-            handle.deleteTimer(time)
+            handle.deleteTimer(due)
         return _without_empty(handle.state) or None
 
     def _prepare(self, running: _Running, key: Any, state: dict[str, Any], output: Any, fired: int = 0) -> None:
@@ -220,7 +233,8 @@ class _Logic:
         now_ms = max(output.now_ms(), fired if by_clock else 0)
 
         def set_timer(time: int, by_clock: bool) -> None:
-            output.set_timer(key, time, clock="processing" if by_clock else "event")
+            # One that has passed fires immediately; in a timer, which must not set itself again, right after it.
+            output.set_timer(key, max(time, fired + 1), clock="processing" if by_clock else "event")
 
         handle.of_key(state, now_ms, -1 if by_clock else max(output.watermark, fired, 0), set_timer)
         running.note_times()
@@ -286,7 +300,7 @@ class _Frames(_Rows):
 
         super().__init__(values, rows_of)
         self._index = pd.RangeIndex
-        self._frame = pd.DataFrame.from_records([values[row] for rows in rows_of.values() for row in rows])
+        self._frame = pd.DataFrame([values[row] for rows in rows_of.values() for row in rows], dtype=object)
         self._start = self._end = 0
 
     def of(self, rows: list[int]) -> Self:
@@ -295,10 +309,19 @@ class _Frames(_Rows):
         return super().of(rows)
 
     def __iter__(self) -> Iterator[Any]:
-        frame = self._frame.iloc[self._start : self._end]
+        frame = self._frame.iloc[self._start : self._end].infer_objects()
+        for name in frame.select_dtypes(object).columns:
+            if _are_floats(frame[name]):
+                frame[name] = frame[name].astype(float)
         frame.index = self._index(len(frame))
         self.last = self._rows[-1]
         yield frame
+
+
+def _are_floats(column: Iterable[Any]) -> bool:
+    """Return whether the numbers of a column with None are floats in a frame, as in Spark: if none loses digits."""
+    kinds = set(map(type, column))
+    return kinds <= {int, float, type(None)} and all(one is None or float(one) == one for one in column)
 
 
 def _without_empty(state: dict[str, Any]) -> dict[str, Any]:

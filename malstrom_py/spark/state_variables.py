@@ -55,7 +55,12 @@ def are_plain(values: Iterable[Any]) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` with Python's types in place of those of numpy and pandas, and tuples in place of rows."""
+    """Return ``value`` with Python's types in place of those of numpy and pandas, and tuples in place of rows.
+
+    >>> import numpy as np
+    >>> plain((np.int64(5), [np.float32(0.5)], np.array([1, 2]), np.datetime64("2026-01-01T00:00:00", "ns")))
+    (5, [0.5], [1, 2], datetime.datetime(2026, 1, 1, 0, 0))
+    """
     if type(value) in _PLAIN:
         return value
     if isinstance(value, tuple):
@@ -64,7 +69,12 @@ def plain(value: Any) -> Any:
         return list(map(plain, value))
     if isinstance(value, Mapping):
         return {plain(key): plain(one) for key, one in value.items()}
-    for convert in ("to_pydatetime", "to_pytimedelta", "item"):
+    if type(value).__name__ in ("NaTType", "NAType"):
+        return None
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):
+        of_time = value.dtype.kind in "mM"  # in nanoseconds Python has numbers for them
+        return plain((value.astype(f"{value.dtype.kind}8[us]") if of_time else value).tolist())
+    for convert in ("to_pydatetime", "to_pytimedelta"):
         if hasattr(value, convert):
             return getattr(value, convert)()
     return value
@@ -128,8 +138,6 @@ class Handle:
     def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803
         """As `StatefulProcessorHandle.registerTimer`."""
         time = self._time(expiryTimestampMs)
-        if self.mode == "eventtime" and time <= self.watermark_ms:
-            raise ValueError(f"a timer at {time} ms is not later than the watermark, {self.watermark_ms} ms")
         times = self.state.setdefault(TIMERS, [])
         if time not in times:
             times.append(time)
@@ -162,7 +170,7 @@ class Handle:
     def ends_at(self, ttl_ms: int) -> int:
         """Return when what is held now ends, and let a timer remove it then, unless one comes before."""
         until = self.now_ms + ttl_ms
-        if self.state.get(ENDS, until) >= until:
+        if ENDS not in self.state or self.state[ENDS] > until:
             self.state[ENDS] = until
             self._set_timer(until, True)
         return until

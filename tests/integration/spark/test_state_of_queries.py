@@ -136,7 +136,6 @@ def test_all_variables_of_transform_with_state_continue(lines: Any, tmp_path: Pa
 
 
 @pytest.mark.only_classic
-@pytest.mark.only_classic
 @pytest.mark.usefixtures("rocksdb")
 def test_a_processor_continues_where_its_query_stopped(lines: Any, tmp_path: Path) -> None:
     items = lines.selectExpr("word", "CAST(x AS long) AS n", "word AS item")
@@ -149,6 +148,7 @@ def test_a_processor_continues_where_its_query_stopped(lines: Any, tmp_path: Pat
     ]
 
 
+@pytest.mark.only_classic
 def test_apply_in_pandas_with_state_continues(lines: Any, tmp_path: Path) -> None:
     import pandas as pd  # type: ignore[import-untyped,unused-ignore]
 

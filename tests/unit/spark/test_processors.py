@@ -63,6 +63,66 @@ def test_timers_of_event_time_fire_at_the_watermark_unless_deleted() -> None:
     assert tester.interrogate() == set()
 
 
+class Eager(StatefulProcessor):
+    """Sets timers that have passed: of rows, and of a timer."""
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        self._handle.registerTimer(timerValues.getCurrentWatermarkInMs())
+        self._handle.registerTimer(1)
+        self._handle.deleteTimer(1)
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        time = expiredTimerInfo.getExpiryTimeInMs()
+        if time > 2:
+            self._handle.registerTimer(2)
+        yield Row(time=time)
+
+
+def test_timers_that_have_passed_fire_at_once() -> None:
+    tester = timed(Eager(), "time long")
+    tester.send_local(Epoch(6)).step()
+    tester.send_local([("a", {"n": 1}, 8)]).step()
+    assert [value["time"] for value in values(tester)] == [6]
+    tester.send_local(Epoch(9)).step()
+    assert [value["time"] for value in values(tester)] == [2]
+    assert tester.interrogate() == set()
+
+
+class Echo(StatefulProcessor):
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+        for frame in rows:
+            yield frame.assign(kind=[frame["n"].dtype.name] * len(frame))[["key", "n", "kind"]]
+
+
+def test_the_frame_of_a_key_has_the_types_of_its_rows_alone() -> None:
+    large = 2**53 + 1
+    rows = [("a", large), ("b", None), ("c", 1), ("d", large), ("c", None), ("d", None), ("e", "x"), ("f", 0.5)]
+    stream = keyed([{"key": key, "n": n} for key, n in rows])
+    out = mp.collect(
+        spark.stateful(stream, "echo", Echo(), "key string, n long, kind string", in_pandas=True),
+        batch=mp.Batching(rows_max=100),
+    )
+    assert {row["key"]: row["n"] for row in out if row["n"] is not None} == {
+        "a": large,
+        "c": 1,
+        "d": large,
+        "e": "x",
+        "f": 0.5,
+    }
+    assert {row["key"]: row["kind"] for row in out if row["key"] in "aef"} == {
+        "a": "int64",
+        "e": "object",
+        "f": "float64",
+    }
+
+
 def test_what_ends_by_the_clock_is_gone_and_leaves_nothing() -> None:
     tester = timed(Fading(), Fading.OUTPUT, "processingTime")
     clock = tester.clock
@@ -96,6 +156,10 @@ def test_initial_rows_are_taken_by_the_processor() -> None:
     assert again == out
     by_columns = mp.collect(spark.stateful(keyed(), "sum", Sum(), COUNTED, initial_state=[("a", {"sum": {"n": 100}})]))
     assert by_columns == out
+    later = spark.stateful(keyed(), "sum", Sum(), COUNTED, initial_state=lambda: {"a": {"sum": (100,)}})
+    assert mp.collect(later) == out
+    with pytest.raises(mp.PlanError, match="give initial_rows= or initial_state=, not both"):
+        spark.stateful(keyed(), "sum", Starting(), COUNTED, initial_rows=first, initial_state={})
     kept = {"a": {"items": {"a": 2, ("b",): {"n": 5}}, "last": [{"n": 7, "item": "c"}, (8, "d")]}}
     stock = mp.collect(spark.stateful(keyed(ROWS[:1]), "stock", Stock(), Stock.OUTPUT, initial_state=kept))
     assert stock == [{"key": "a", "items": "[('a', 2), ('b', 5)]", "last": "[(7, 'c'), (8, 'd'), (0, 'a')]"}]
