@@ -18,6 +18,7 @@ import struct
 import sys
 from collections.abc import Sequence
 from hmac import compare_digest
+from threading import Thread
 from time import monotonic
 from typing import Final
 
@@ -177,6 +178,10 @@ _WAITING_MAX: Final = 4096
 """So many clients may wait to be let in: all other workers may connect in one moment. The kernel may allow fewer."""
 
 
+_TERM_S: Final = 1.0
+"""How long a context may take to end once nothing lingers."""
+
+
 class ZeroMQTransport:
     """One end of the direct streams of a job. A `Transport`.
 
@@ -281,7 +286,10 @@ class ZeroMQTransport:
         for socket in (*self._peers.connected.values(), *self._peers.leaving):
             socket.close(linger_s=linger_s)
         self._peers.clear()
-        self._context.term()
+        # After a peer was killed a context sometimes never ends, also when no socket lingers.
+        ender = Thread(target=self._context.term, name="malstrom-ends", daemon=True)
+        ender.start()
+        ender.join(linger_s + _TERM_S)
 
     def _check_open(self) -> None:
         if self._closed:
