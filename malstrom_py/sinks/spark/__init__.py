@@ -21,7 +21,7 @@ from malstrom_py.sinks.files.target_columns import TargetColumns, length_limits,
 from malstrom_py.sinks.spark.journal import Intent, Journal
 from malstrom_py.sinks.spark.schema import SparkEncoder, given_schema
 from malstrom_py.sinks.spark.targets import FolderTarget, SparkCommitter, SparkTarget
-from malstrom_py.sinks.spark.through_spark import ThroughSpark, check_staged
+from malstrom_py.sinks.spark.through_spark import PARTITIONS, ThroughSpark, check_staged
 from malstrom_py.sinks.staged import StagedSink
 from malstrom_py.sinks.staged.folder import FolderPlace
 from malstrom_py.sinks.staged.payloads import StagedFile, pack, unpack
@@ -34,7 +34,7 @@ from malstrom_py.worker_context import WorkerInfo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MODES: Final = ("append", "overwrite", "error")
+_MODES: Final = ("append", "overwrite", PARTITIONS, "error")
 _FILE_BYTES_MAX: Final = 256 << 20
 
 
@@ -43,21 +43,21 @@ class Spark(StagedSink):
 
     The target is one of ``path`` (a folder, or ``file://…``, that all workers and Spark share), ``table``, and
     ``foreach_snapshot`` (a function that is called with a DataFrame of all rows and the id of the commit). ``format``:
-    "parquet", or any that Spark writes. ``mode``: "append", "overwrite", or "error" (fail if the target exists and is
-    not empty). ``partition_by``: columns that name folders, or by which Spark partitions a table. ``options``: for
-    Spark's writer. ``schema``: a ``pyarrow.Schema`` or a ``StructType``; by default the columns of the table that is
-    appended to, else those of the first batch. ``session``: by default the program's, else a new one. ``staging``: a
-    folder that all workers and Spark share, where rows for a table or a function wait for the commit; by default a
-    temporary one of this machine.
+    "parquet", or any that Spark writes. ``mode``: "append", "overwrite", "overwrite-partitions" (only the partitions
+    that get rows), or "error" (fail if the target exists and is not empty). ``partition_by``: columns that name
+    folders, or by which Spark partitions a table. ``options``: for Spark's writer. ``schema``: a ``pyarrow.Schema`` or
+    a ``StructType``; by default the columns of the table that is appended to, else those of the first batch.
+    ``session``: by default the program's, else a new one. ``staging``: a folder that all workers and Spark share, where
+    rows for a table or a function wait for the commit; by default a temporary one of this machine.
 
     Rows become columns as in `sinks.Files`, in Spark's types; time and timedelta are a SinkError. A column keeps its
     type, except that a column of None takes any type later, and a float column takes ints. If workers, or the target,
     have other types, the commit fails and publishes nothing: give ``schema``.
 
     A Parquet ``path`` with "append" or "error" is published exactly once, without Spark, file by file. All else is
-    published by Spark, or the function, in the program that starts the job: exactly once with "overwrite" and "error",
-    and for a function that stores the id in the transaction of the rows; at least once with "append". "overwrite" and
-    "error" publish at the end of the job. An interrupted publication is finished by the next start of the job, and one
+    published by Spark, or the function, in the program that starts the job: at least once with "append", and exactly
+    once with other modes, and for a function that stores the id in the transaction of the rows. Other modes than
+    "append" publish at the end of the job. An interrupted publication is finished by the next start of the job, and one
     that fails with an error is undone. See ``docs/spark.md``.
 
     PlanError: arguments that exclude each other. SinkError: a folder cannot be written, or Spark refuses.
@@ -85,7 +85,7 @@ class Spark(StagedSink):
         *,
         table: str | None = None,
         format: str = "parquet",
-        mode: Literal["append", "overwrite", "error"] = "append",
+        mode: Literal["append", "overwrite", "overwrite-partitions", "error"] = "append",
         partition_by: str | Sequence[str] | None = None,
         options: Mapping[str, object] | None = None,
         schema: pa.Schema | Any = None,
@@ -100,7 +100,7 @@ class Spark(StagedSink):
         _check_text(table=table, format=format)
         if table is not None:
             check_table_name(table, "sinks.Spark")
-        by = checked_columns(partition_by, "sinks.Spark")
+        by = _checked_partitions(partition_by, needs_some=mode == PARTITIONS and table is None)
         written = _checked_options(options)
         given = None if schema is None else given_schema(schema)
         if given is not None and (missing := [name for name in by if name not in given.names]):
@@ -116,11 +116,11 @@ class Spark(StagedSink):
             elsewhere = folder if mode == "append" else folder.parent
         self._target: SparkTarget
         where = (folder, elsewhere, format, mode, by, given)
-        if folder is not None and format == "parquet" and mode != "overwrite":
+        if folder is not None and format == "parquet" and mode in ("append", "error"):
             if written:
                 raise PlanError(
-                    "sinks.Spark: options are for Spark's writer, which writes Parquet at a path only with mode "
-                    "'overwrite'"
+                    "sinks.Spark: options are for Spark's writer, which writes Parquet at a path only with modes "
+                    "'overwrite' and 'overwrite-partitions'"
                 )
             self._target = FolderTarget(*where)
         else:
@@ -278,6 +278,12 @@ def _check_text(**texts: object) -> None:
     for name, text in texts.items():
         if text is not None and (not isinstance(text, str) or not text):
             raise PlanError(f"sinks.Spark: {name} must be a str, got {text!r}")
+
+
+def _checked_partitions(given: str | Sequence[str] | None, *, needs_some: bool) -> tuple[str, ...]:
+    if needs_some and given is None:
+        raise PlanError(f"sinks.Spark: mode {PARTITIONS!r} replaces partitions of a path: give partition_by=")
+    return checked_columns(given, "sinks.Spark")
 
 
 def _checked_options(options: Mapping[str, object] | None) -> dict[str, str]:

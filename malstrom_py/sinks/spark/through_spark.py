@@ -5,7 +5,8 @@ Rules:
   to another program and is never changed.
 - Rows are compared with the schema of an existing table before they are written.
 - If Spark returns an error, no new rows are visible. If Spark does not answer, the publication is repeated.
-- An overwrite is Spark's own: it removes what is in the folder, then writes. Publishing again has the same result.
+- An overwrite is Spark's own: it removes what is in the folder, or in the partitions that get rows, then writes.
+  Publishing again has the same result.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PROPERTY: Final = "malstrom.commit"
+
+PARTITIONS: Final = "overwrite-partitions"
+"""The mode that replaces only the partitions that get rows."""
 
 _MICROSECONDS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 """By default Spark writes timestamps in 96 bits, which readers take for timestamps without a zone."""
@@ -95,9 +99,11 @@ def check_table(session: Any, table: str, mode: str, partition_by: Sequence[str]
         return
     if mode == "error":
         raise SinkError(f"table {table!r} exists already, and mode is 'error': drop it, or use another mode")
-    if partition_by:
+    if partition_by or mode == PARTITIONS:
         found = [column.name for column in session.catalog.listColumns(table) if column.isPartition]
-        if found != list(partition_by):
+        if not found and mode == PARTITIONS:
+            raise SinkError(f"table {table!r} has no partitions, which mode {mode!r} replaces: use mode 'overwrite'")
+        if partition_by and found != list(partition_by):
             raise SinkError(
                 f"table {table!r} is partitioned by {found}, and partition_by is {list(partition_by)}: give the same, "
                 f"or leave it out"
@@ -181,7 +187,7 @@ class ThroughSpark(SparkTarget):
         return self.program_session if self.given_session is None else self.given_session
 
     def columns_of_table(self, *, only_existing: bool) -> TargetColumns | None:
-        if self.table is None or self.mode != "append":
+        if self.table is None or self.mode not in ("append", PARTITIONS):
             return None
         if only_existing and self.given_session is None and existing_session() is None:
             return None
@@ -198,7 +204,7 @@ class ThroughSpark(SparkTarget):
     def check_for(self, schema: pa.Schema | None) -> None:
         """Raise `SinkError` if the target cannot take rows of ``schema``."""
         if self.path is not None and self.mode != "append":
-            check_folder(self.path, replace=self.mode == "overwrite")
+            check_folder(self.path, replace=self.mode in ("overwrite", PARTITIONS))
         if self.table is not None:
             with spark_session(self.session) as session, spark_errors(f"table {self.table!r}", SinkError):
                 check_table(session, self.table, self.mode, self.partition_by, schema)
@@ -208,7 +214,8 @@ class ThroughSpark(SparkTarget):
         options = self.options
         if self.path is not None and self.format == "parquet":
             options = _MICROSECONDS | dict(options)
-        writer = frame.write.format(self.format).mode(self.mode).options(**options)
+        mode = "overwrite" if self.mode == PARTITIONS else self.mode
+        writer = frame.write.format(self.format).mode(mode).options(**options)
         return writer.partitionBy(*self.partition_by) if self.partition_by else writer
 
     def output(self, files: list[str], schema: pa.Schema | None) -> StepOutput:
@@ -252,7 +259,7 @@ class ThroughSparkCommitter(SparkCommitter):
         is_published = False
         try:
             with spark_session(self._to.session) as session:
-                output = self._publish(session, files)
+                output = self._publish(_for_partitions(session) if self._to.mode == PARTITIONS else session, files)
             is_published = True
             self._record(output)
         except Exception as error:
@@ -303,8 +310,8 @@ class ThroughSparkCommitter(SparkCommitter):
         if mode == "error":
             if not self._is_repeated or not is_created(session, frame, table, self.context):
                 self._create_table(frame, table)
-        elif mode == "append" and session.catalog.tableExists(table):
-            conformed(session, frame, table, schema).write.insertInto(table)
+        elif mode in ("append", PARTITIONS) and session.catalog.tableExists(table):
+            conformed(session, frame, table, schema).write.insertInto(table, overwrite=mode == PARTITIONS)
         else:
             self._to.writer(frame).saveAsTable(table)
 
@@ -352,6 +359,15 @@ class ThroughSparkCommitter(SparkCommitter):
             if target.exists():
                 shutil.copymode(target, folder)
             folder.rename(target)
+
+
+def _for_partitions(session: Any) -> Any:
+    """Return a session like ``session`` whose overwrites replace partitions: Spark's setting is not one of a writer."""
+    own = session.newSession()
+    own.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    own.catalog.setCurrentCatalog(session.catalog.currentCatalog())
+    own.catalog.setCurrentDatabase(session.catalog.currentDatabase())
+    return own
 
 
 def check_staged(root: Path, staged: Sequence[StagedFile]) -> None:

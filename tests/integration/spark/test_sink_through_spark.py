@@ -38,6 +38,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "parquet overwrite": {"mode": "overwrite"},
     "orc append partitioned": {"format": "orc", "mode": "append", "partition_by": "t"},
     "json error": {"format": "json", "mode": "error"},
+    "partitions of a table": {"table": TABLE, "mode": "overwrite-partitions", "partition_by": "t"},
+    "partitions of parquet": {"mode": "overwrite-partitions", "partition_by": "t"},
     "function": {},
 }
 
@@ -218,6 +220,24 @@ def test_what_spark_refuses_is_not_published_and_leaves_nothing(spark: Any, tmp_
     with pytest.raises(SinkError, match=r"folder '.*out': .*no-such-format"):
         run(Spark(tmp_path / "out", format="no-such-format", session=spark), [{"n": 1}])
     assert everything(tmp_path / "out") == []
+
+
+def test_only_the_partitions_that_get_rows_are_replaced(spark: Any, tmp_path: Path, no_table: None) -> None:
+    for options in ({"table": TABLE, "staging": tmp_path}, {"path": tmp_path / "out"}):
+        sink = Spark(**options, mode="overwrite-partitions", partition_by="t", session=spark)
+        run(sink, [{"n": 1, "t": "a"}, {"n": 2, "t": "b"}])
+        run(sink, [{"n": 3, "t": "b"}, {"n": 4, "t": "c"}], snapshot="s2")
+        run(sink, [], snapshot="s3")
+        found = spark.table(TABLE) if "table" in options else spark.read.parquet(str(tmp_path / "out"))
+        assert sorted((row.n, row.t) for row in found.collect()) == [(1, "a"), (3, "b"), (4, "c")]
+    assert spark.conf.get("spark.sql.sources.partitionOverwriteMode") == "STATIC", "the user's session is not changed"
+
+
+def test_a_table_without_partitions_has_none_to_replace(spark: Any, tmp_path: Path, no_table: None) -> None:
+    spark.createDataFrame([(1, "a")], "n long, t string").write.saveAsTable(TABLE)
+    with pytest.raises(SinkError, match="has no partitions, which mode 'overwrite-partitions' replaces"):
+        run(Spark(table=TABLE, mode="overwrite-partitions", staging=tmp_path, session=spark), ALL)
+    assert spark.table(TABLE).count() == 1
 
 
 def test_what_a_function_raises_means_that_nothing_is_stored(spark: Any, tmp_path: Path) -> None:

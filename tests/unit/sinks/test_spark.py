@@ -23,6 +23,7 @@ from tests.unit.sinks.writing import context, everything, visible
         ({}, "one of path=, table= and foreach_snapshot="),
         ({"path": "a", "table": "b"}, "one of path=, table= and foreach_snapshot="),
         ({"path": "a", "mode": "ignore"}, "mode must be one of"),
+        ({"path": "a", "mode": "overwrite-partitions"}, "replaces partitions of a path: give partition_by="),
         ({"path": "a", "format": ""}, "format must be a str"),
         ({"table": 5}, "table must be a str"),
         ({"path": "s3://a/b"}, r"sinks\.Spark takes a local folder.*not 's3://a/b'"),
