@@ -240,7 +240,7 @@ class HeavySlot(msgspec.Struct, frozen=True):
 class SnapshotMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """The snapshots of a job. ``made``: in this run; ``last``: the id of the last one, ``at`` its time in seconds since
     1970; ``bytes``: written for it, ``duration_s``: from its barrier to its commit, ``pause_s``: the longest pause of a
-    worker for it.
+    worker for it. ``interval_s``: the seconds between the starts of two; None: only on request.
     """
 
     made: int = 0
@@ -249,6 +249,7 @@ class SnapshotMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit
     bytes: int = 0
     duration_s: float = 0.0
     pause_s: float = 0.0
+    interval_s: float | None = None
 
 
 class MoveMetrics(msgspec.Struct, frozen=True):

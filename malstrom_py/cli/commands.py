@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "snapshot": ("jobs", "Make a snapshot of a running job now, in addition to those by interval."),
     "savepoint": ("jobs", "Make a complete snapshot of a running job in another place, where it is never pruned."),
     "status": ("jobs", "Print the status of a running job."),
+    "health": ("watching", "Print what is wrong with a running job; the exit code is 0 if nothing is, else 1."),
     "events": (
         "jobs",
         "Print the events of a running job, a time and a sentence per line: workers, snapshots, rescales, failures.",

@@ -1,4 +1,4 @@
-"""Commands that watch running jobs: top, metrics, dashboard.
+"""Commands that watch running jobs: top, health, metrics, dashboard.
 
 Rule: they ask the job about once a second, as the dashboard does, and end when it ends or by Ctrl-C.
 """
@@ -18,11 +18,12 @@ import typer
 import malstrom_py as mp
 from malstrom_py.cli.commands import examples
 from malstrom_py.cli.options import AddressOption, JsonOption, NameArgument
-from malstrom_py.cli.output import WrongCommand, print_json, print_out, reporting_errors, table
+from malstrom_py.cli.output import FAILED, WrongCommand, print_json, print_out, reporting_errors, table
 from malstrom_py.clock import SystemClock
 from malstrom_py.metrics import ENDED, LOOPBACK, JobMetrics, url_of
 from malstrom_py.workers.control.client import running_jobs
 from malstrom_py.workers.monitoring.dashboard import DashboardServer, remark_on
+from malstrom_py.workers.monitoring.health import health_of
 from malstrom_py.workers.monitoring.prometheus import MetricsEndpoint, exposition
 from malstrom_py.workers.monitoring.sentences import sentence
 from malstrom_py.workers.monitoring.watched_job import metrics_of, page_of
@@ -67,6 +68,7 @@ _BAR: Final = 10
 
 _EXAMPLES: Final = {
     "top": ("malstrom top shop", "malstrom top shop --interval 5", "malstrom top shop --once --json"),
+    "health": ("malstrom health shop", "malstrom health shop --json"),
     "metrics": ("malstrom metrics shop", "malstrom metrics shop --json", "malstrom metrics shop --port 9464"),
     "dashboard": ("malstrom dashboard", "malstrom dashboard shop --port 8080", "malstrom dashboard --history runs"),
 }
@@ -107,6 +109,24 @@ def top(
                 print_out(_encoded(found))
         else:
             _draw(watched, interval_s)
+
+
+def health(job: NameArgument, as_json: JsonOption = False, address: AddressOption = None) -> None:
+    """Print what is wrong with a running job; the exit code is 0 if nothing is, else 1.
+
+    A line for each problem: the job has ended or restarts, is not heard, or its snapshots are late.
+    """
+    with reporting_errors(traceback=False):
+        try:
+            problems = health_of(metrics_of(found_job(job, address), ANSWER_S))
+        except (mp.JobNotFound, mp.JobEnded) as error:
+            problems = [str(error)]
+        if as_json:
+            print_json({"job": job, "healthy": not problems, "problems": problems})
+        else:
+            print_out("\n".join(problems) or f"job {job} is healthy")
+        if problems:
+            raise typer.Exit(FAILED)
 
 
 def metrics(
@@ -359,5 +379,5 @@ def _remarks(found: JobMetrics) -> Iterator[str]:
 
 
 app = typer.Typer(rich_markup_mode=None)
-for _command in (top, metrics, dashboard):
+for _command in (top, health, metrics, dashboard):
     app.command(epilog=examples(*_EXAMPLES[_command.__name__]))(_command)

@@ -152,7 +152,7 @@ def test_the_image_is_made_as_the_page_says() -> None:
     assert set(extras.split(",")) <= set(EXTRAS)
     _, _, check = one("HEALTHCHECK").partition("CMD ")
     port = parsed(COMMANDS["Dockerfile"]())["metrics_port"]
-    assert f"127.0.0.1:{port}/metrics" in json.loads(check)[2]
+    assert f"127.0.0.1:{port}/healthz" in json.loads(check)[2]
     assert int(one("EXPOSE")) == port
 
 

@@ -374,7 +374,8 @@ def _snapshots(status: JobStatus) -> SnapshotMetrics | None:
     made = status.snapshots
     if made is None:
         return None
-    return SnapshotMetrics(made.made, made.last, made.at_s, made.bytes, made.duration_s, made.pause_s)
+    names = ("made", "last", "bytes", "duration_s", "pause_s", "interval_s")
+    return SnapshotMetrics(at=made.at_s, **{name: getattr(made, name) for name in names})
 
 
 def _parts(present: Mapping[int, WorkerFigures], at: float) -> Iterable[PartMetrics]:

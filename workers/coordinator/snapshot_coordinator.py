@@ -125,7 +125,7 @@ class SnapshotCoordinator:
         self._copying: list[tuple[Artefact, ...]] = []
         self._is_held = False
         self._last = None if resumption is None else resumption.manifest
-        self.status = SnapshotStatus.of(self._last, 0)
+        self.status = SnapshotStatus.of(self._last, 0, interval_s=options.interval_s)
         """The status of the snapshots. ``last``: the snapshot to resume from, also one of an earlier run."""
 
     @property
@@ -314,7 +314,9 @@ class SnapshotCoordinator:
     def _log_completed(self, manifest: Manifest) -> None:
         took_s, paused_s = self._clock.monotonic_s() - self._now.began_s, self._now.paused_s
         written = sum(artefact.size for artefact in manifest.artefacts if artefact.snapshot == manifest.id)
-        self.status = SnapshotStatus.of(manifest, self.status.made + 1, (written, took_s, paused_s))
+        self.status = SnapshotStatus.of(
+            manifest, self.status.made + 1, (written, took_s, paused_s), self._options.interval_s
+        )
         log(
             _LOG,
             logging.INFO,

@@ -1,8 +1,8 @@
 """The dashboard: serves a page per job on this machine, over HTTP, with Starlette and uvicorn.
 
 Rule: data and commands need the token of the server: in the address of the page, and then in a header; a command takes
-the header only, which no other site can send. The server asks nothing of other machines, and jobs at most once a
-second, however many pages are open.
+the header only, which no other site can send. Probes (`health`) show no data and need none. The server asks nothing of
+other machines, and jobs at most once a second, however many pages are open.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from malstrom_py.errors import DeadlineError, MalstromError, PlanError, pip_install
 from malstrom_py.metrics import ENDED, LOOPBACK, check_address, url_of
+from malstrom_py.workers.monitoring.health import PROBES, probe
 from malstrom_py.workers.monitoring.history import Page, Recording, page_in, pages_in
 from malstrom_py.workers.monitoring.watching import Watch
 from malstrom_py.workers.reports.commands import RescaleCommand, RunningJob, SnapshotCommand, StopCommand
@@ -180,6 +181,11 @@ class DashboardServer:
         self._thread.join(_START_S)
         self._listener.close()
 
+    def lives(self) -> list[tuple[str, str, float]]:
+        """Return the state and phase of each job that has not ended, and the age of what is known of it."""
+        views = [watch.view for watch in self._watches.values() if not watch.is_over]
+        return [(view["state"], view["phase"], view["age_s"]) for view in views if view["state"] not in ENDED]
+
     def page(self, name: str) -> Watch | Page | None:
         """Return the page ``name``: of a job, or of the history."""
         folder = self.options.folder
@@ -297,6 +303,7 @@ class _Pages:
         routes = [
             Route("/", self._index),
             Route("/jobs/{name}", self._index),
+            *(Route(path, self._probe) for path in PROBES),
             Route("/api/jobs", self._allowed(self._jobs)),
             Route("/api/jobs/{name}", self._allowed(self._job)),
             Route("/api/jobs/{name}/stream", self._allowed(self._stream)),
@@ -320,6 +327,12 @@ class _Pages:
         from starlette.responses import FileResponse
 
         return FileResponse(self._static / "index.html", headers=_HEADERS)
+
+    async def _probe(self, request: Request) -> Response:
+        from starlette.responses import PlainTextResponse
+
+        status, text = probe(request.url.path, self._server.lives())
+        return PlainTextResponse(f"{text}\n", status, headers=_HEADERS)
 
     async def _jobs(self, request: Request) -> Response:
         from importlib.metadata import version

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from malstrom_py.errors import MalstromError, PlanError, pip_install
 from malstrom_py.metrics import METRICS, JobMetrics, Metrics
+from malstrom_py.workers.monitoring.health import PROBES, asked, probe
 from malstrom_py.workers.monitoring.watched_job import metrics_of
 from malstrom_py.workers.reports.commands import RunningJob
 
@@ -47,6 +49,7 @@ class MetricsEndpoint:
                 f"the metrics cannot be served at {options.host}:{options.port} ({error.strerror}): give another "
                 f"address, mp.Metrics(port=, host=), or port 0 for any free one"
             ) from error
+        self._server.set_app(self._with_probes(self._server.get_app()))
         self.port = int(self._server.server_port)
 
     @classmethod
@@ -83,6 +86,18 @@ class MetricsEndpoint:
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()
+
+    def _with_probes(self, metrics: Any) -> Any:
+        """Return an application that answers probes itself, and all else by that of the client library."""
+
+        def answer(environ: dict[str, Any], start: Any) -> Any:
+            if (path := environ["PATH_INFO"]) not in PROBES:
+                return metrics(environ, start)
+            status, text = probe(path, asked(list(self._jobs)))
+            start(f"{status} {HTTPStatus(status).phrase}", [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"{text}\n".encode()]
+
+        return answer
 
     def collect(self) -> Iterator[Any]:
         """Return the metrics of all jobs now: called by the client library for each scrape."""

@@ -148,7 +148,7 @@ class SnapshotStatus:
     ``last``: the id of the last one, from which the job would resume, and ``at_s``: its time in seconds since 1970;
     both None if there is none yet. ``made``: how many this run has completed. ``bytes``: written for the last one,
     ``duration_s``: how long it took, from its barrier to its commit; ``pause_s``: the longest pause of a worker for it.
-    The three are 0 of a snapshot of an earlier run.
+    The three are 0 of a snapshot of an earlier run. ``interval_s``: between the starts of two; None: only on request.
 
     >>> print(SnapshotStatus("20261122T042242123456Z-1a2b3c4d", 1795321362.1, 3))
     3 snapshots, the last one is 20261122T042242123456Z-1a2b3c4d of 2026-11-22 04:22:42 UTC
@@ -160,13 +160,20 @@ class SnapshotStatus:
     bytes: int = 0
     duration_s: float = 0.0
     pause_s: float = 0.0
+    interval_s: float | None = None
 
     @classmethod
-    def of(cls, last: Manifest | None, made: int, took: tuple[int, float, float] = (0, 0.0, 0.0)) -> SnapshotStatus:
+    def of(
+        cls,
+        last: Manifest | None,
+        made: int,
+        took: tuple[int, float, float] = (0, 0.0, 0.0),
+        interval_s: float | None = None,
+    ) -> SnapshotStatus:
         """Return the status, given the ``last`` complete snapshot and its bytes, duration and pause."""
         if last is None:
-            return cls(None, None, made)
-        return cls(last.id, datetime.fromisoformat(last.created).timestamp(), made, *took)
+            return cls(None, None, made, interval_s=interval_s)
+        return cls(last.id, datetime.fromisoformat(last.created).timestamp(), made, *took, interval_s)
 
     def __str__(self) -> str:
         made = f"{self.made:,} snapshot{'' if self.made == 1 else 's'}"

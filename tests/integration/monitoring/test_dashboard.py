@@ -82,6 +82,19 @@ def test_without_the_token_nothing_is_shown_or_done(server: Server, shown: mp.Da
     handle.stop(timeout_s=PATIENCE_S)
 
 
+def test_probes_need_no_token_and_say_whether_the_job_runs(server: Server, shown: mp.Dashboard) -> None:
+    metrics = mp.Metrics(port=free_port())
+    handle = mp.InProcess(2, dashboard=shown, metrics=metrics).start(a_job("docs-probes"))
+    until(lambda: server.view("docs-probes")["phase"] == "steady", "it runs")
+    for port in (server.port, metrics.port):
+        for path, text in (("healthz", "alive"), ("readyz", "ready")):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=PATIENCE_S) as answer:
+                assert (answer.status, answer.read().decode()) == (200, f"{text}\n")
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=PATIENCE_S) as answer:
+        assert b"malstrom_job_state" in answer.read()
+    handle.stop(timeout_s=PATIENCE_S)
+
+
 def test_answers_forbid_scripts_and_frames_of_others(server: Server, shown: mp.Dashboard) -> None:
     handle = mp.InProcess(dashboard=shown).start(a_job("docs-headers"))
     for path in ("/", "/jobs/docs-headers"):

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import malstrom_py as mp
 from malstrom_py import events, sinks, sources
 from malstrom_py.cli import jobs as cli_jobs
+from malstrom_py.cli import watching as cli_watching
 from malstrom_py.cli.app import app
 from malstrom_py.cli.commands import loaded
 from malstrom_py.cli.output import reporting_errors
@@ -53,6 +54,28 @@ def test_a_snapshot_is_made_and_named(handle: mp.JobHandle) -> None:
     assert status is not None
     assert text == f"job docs-asked has made snapshot {status.last}"
     assert json.loads(said("snapshot", "docs-asked", "--json"))["snapshot"] > text.split()[-1]
+
+
+def test_a_healthy_job_exits_with_0(handle: mp.JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_watching, "found_job", lambda name, address: handle._job)
+    assert said("health", "docs-asked") == "job docs-asked is healthy"
+    assert json.loads(said("health", "docs-asked", "--json")) == {
+        "job": "docs-asked",
+        "healthy": True,
+        "problems": [],
+    }
+
+
+def test_a_job_with_a_problem_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = JobMetrics("shop", "failed", "ended", error="no room")
+    monkeypatch.setattr(cli_watching, "found_job", lambda name, address: None)
+    monkeypatch.setattr(cli_watching, "metrics_of", lambda job, timeout_s: bad)
+    assert said("health", "shop", code=1) == "the job has failed: no room"
+    assert json.loads(said("health", "shop", "--json", code=1))["healthy"] is False
+
+
+def test_a_job_that_does_not_run_is_not_healthy() -> None:
+    assert "no-such-job" in said("health", "no-such-job", code=1)
 
 
 def test_a_savepoint_is_written_to_its_place(handle: mp.JobHandle, tmp_path: Path) -> None:
