@@ -15,7 +15,7 @@ from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer
 from malstrom_py.snapshot.local_store import LocalStore
 from malstrom_py.snapshot.manifest import CHAIN_MAX
 from malstrom_py.snapshot.object_store import ObjectStore
-from malstrom_py.snapshot.store import Store
+from malstrom_py.snapshot.store import Store, place_of
 from malstrom_py.snapshot.user_checkpointer import CheckedCheckpointer
 
 OBJECT_STORES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
@@ -134,6 +134,18 @@ class Snapshots:
         {'region': 'eu-central-1'}
         """
         return Snapshots(uri, options=self.options if _kind_of(uri) == _kind_of(self.uri) else {})
+
+    @property
+    def place(self) -> tuple[str | None, str]:
+        """The uri for other processes, or else what keeps the snapshots, for messages.
+
+        >>> Snapshots("s3://here/snapshots").place
+        ('s3://here/snapshots', '')
+        """
+        if isinstance(self.uri, str | os.PathLike):
+            is_folder = _kind_of(self.uri) == "file"
+            return (str(local_path(self.uri, "snapshots").absolute()) if is_folder else str(self.uri)), ""
+        return None, self._own_name if self.uri is None else place_of(self.uri)
 
     @property
     def _own_name(self) -> str:

@@ -9,22 +9,16 @@ Rules:
 
 from __future__ import annotations
 
-import base64
-import datetime as dt
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from malstrom_py.codec.job_codec import without_classes
-from malstrom_py.data.schema import ColumnKind, type_of
-from malstrom_py.data.unfit_values import is_unicode
 from malstrom_py.errors import SourceError
 from malstrom_py.errors.text import instead_of
 from malstrom_py.sinks.base import SnapshotId
@@ -33,6 +27,7 @@ from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.ids import is_snapshot_id, made_at_s
 from malstrom_py.snapshot.manifest import Artefact, Manifest
 from malstrom_py.snapshot.snapshots import OBJECT_STORES, Snapshots
+from malstrom_py.snapshot.typed_columns import JSON, add_kind, arrow_batch, arrow_schema, column_kind
 from malstrom_py.snapshot.verification import load_verified
 from malstrom_py.spark.types import spark_schema
 from malstrom_py.state.artefact import entries_in
@@ -43,19 +38,6 @@ if TYPE_CHECKING:
 
 KEY: Final = "key"
 STATE: Final = "state"
-JSON: Final = "json"
-
-_KINDS: Final = {
-    bool: ColumnKind.BOOL,
-    int: ColumnKind.INT,
-    float: ColumnKind.FLOAT,
-    str: ColumnKind.STR,
-    bytes: ColumnKind.BYTES,
-    dt.date: ColumnKind.DATE,
-}
-"""Python types whose values survive the conversion to an Arrow type unchanged."""
-
-_INT64: Final = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,108 +58,27 @@ def columns_of(entries: Iterable[tuple[Any, Any]]) -> StateColumns:
     """Infer the columns from all ``entries`` of key and state."""
     key, state, fields, are_dicts = set[str](), set[str](), dict[str, set[str]](), True
     for one, value in entries:
-        _add(key, one)
-        _add(state, value)
+        add_kind(key, one)
+        add_kind(state, value)
         if value is None or not are_dicts:
             continue
         are_dicts = isinstance(value, Mapping) and all(type(name) is str and name != KEY for name in value)
         for name, part in value.items() if are_dicts else ():
-            _add(fields.setdefault(name, set()), part)
+            add_kind(fields.setdefault(name, set()), part)
     if are_dicts and fields:
-        return StateColumns(_column_kind(key), {name: _column_kind(kinds) for name, kinds in fields.items()})
-    return StateColumns(_column_kind(key), None, _column_kind(state))
-
-
-def _add(kinds: set[str], value: object) -> None:
-    """Add the kind of ``value`` to those of its column."""
-    if value is not None:
-        kinds.add(_kind_of(value))
-
-
-def _column_kind(kinds: set[str]) -> str:
-    """Return the name of a `ColumnKind`, or "json" for a column of several; "str" if there is no value."""
-    return next(iter(kinds)) if len(kinds) == 1 else JSON if kinds else ColumnKind.STR.value
+        return StateColumns(column_kind(key), {name: column_kind(kinds) for name, kinds in fields.items()})
+    return StateColumns(column_kind(key), None, column_kind(state))
 
 
 def batch_of(entries: Sequence[tuple[Any, Any]], columns: StateColumns) -> pa.RecordBatch:
     """Convert ``entries`` of key and state into ``columns``."""
-    import pyarrow as pa
-
     found: dict[str, list[Any]] = {KEY: [key for key, _ in entries]}
     if columns.fields is None:
         found[STATE] = [state for _, state in entries]
     else:
         for name in columns.fields:
             found[name] = [None if state is None else state.get(name) for _, state in entries]
-    schema = arrow_schema(columns)
-    arrays = [
-        pa.array([None if value is None else _in_kind(value, kind) for value in found[name]], schema.field(name).type)
-        for name, kind in columns.kinds.items()
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def arrow_schema(columns: StateColumns) -> pa.Schema:
-    """Return the schema of `batch_of`."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [(name, pa.string() if kind == JSON else type_of(ColumnKind(kind))) for name, kind in columns.kinds.items()]
-    )
-
-
-def json_text(value: Any) -> str:
-    """Encode any value that a snapshot can hold as JSON, for people and for Spark's ``from_json``.
-
-    Types that JSON lacks are mapped: tuples and sets to lists (sets sorted), dates and times to ISO 8601, durations to
-    seconds, decimals and UUIDs to text, bytes to base64, NaN and infinities to text, a dict with a key that is not text
-    to a list of pairs.
-    """
-    return json.dumps(_plain(value))
-
-
-def _kind_of(value: object) -> str:
-    kind = type(value)
-    if kind is dt.datetime:
-        return (ColumnKind.NAIVE if value.tzinfo is None else ColumnKind.ZONED).value  # type: ignore[attr-defined]
-    if kind is int and value not in _INT64:
-        return JSON
-    if kind is str and not is_unicode(value):  # type: ignore[arg-type]
-        return JSON
-    return _KINDS[kind].value if kind in _KINDS else JSON
-
-
-def _in_kind(value: Any, kind: str) -> Any:
-    return json_text(value) if kind == JSON else value
-
-
-def _plain(value: Any) -> Any:
-    """Convert ``value`` into types of JSON."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, dict):
-        if all(type(name) is str for name in value):
-            return {name: _plain(part) for name, part in value.items()}
-        return [[_plain(name), _plain(part)] for name, part in value.items()]
-    if isinstance(value, list | tuple):
-        return list(map(_plain, value))
-    if isinstance(value, set | frozenset):
-        return sorted(map(_plain, value), key=json.dumps)
-    for kinds, convert in _AS_JSON:
-        if isinstance(value, kinds):
-            return convert(value)
-    return _plain(value.tolist())  # of numpy
-
-
-_AS_JSON: Final[tuple[tuple[tuple[type, ...], Callable[[Any], Any]], ...]] = (
-    ((float,), lambda value: float(value) if math.isfinite(value) else str(float(value))),
-    ((dt.date, dt.time), lambda value: value.isoformat()),
-    ((dt.timedelta,), lambda value: value.total_seconds()),
-    ((bytes, bytearray), lambda value: base64.b64encode(value).decode("ascii")),
-    ((complex,), lambda value: [_plain(value.real), _plain(value.imag)]),
-    ((Decimal, UUID, dt.tzinfo), str),
-)
-"""Types of values, and their conversion to JSON. A datetime is a date."""
+    return arrow_batch(found, columns.kinds)
 
 
 OPTIONS: Final = ("snapshots", "path", "job", "read", "step", "snapshot")
@@ -283,7 +184,7 @@ class SnapshotQuery:
     def schema(self) -> StructType | str:
         """Return the schema of the rows."""
         if self.read == "state":
-            return spark_schema(arrow_schema(self.columns()))
+            return spark_schema(arrow_schema(self.columns().kinds))
         return SNAPSHOTS_SCHEMA if self.read == "snapshots" else POSITIONS_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -319,7 +220,7 @@ class _StateReader(DataSourceReader):
             raise SourceError(
                 f"the state has no column {', '.join(unknown)}{instead_of(unknown[0], list(columns.kinds))}"
             )
-        found = spark_schema(arrow_schema(columns))
+        found = spark_schema(arrow_schema(columns.kinds))
         for requested in schema.fields:
             kind = found[requested.name].dataType
             if requested.dataType != kind:
@@ -345,7 +246,7 @@ class _StateReader(DataSourceReader):
 
 def _snapshot_row(manifest: Manifest) -> dict[str, Any]:
     row = summary.as_plain(manifest)
-    return row | {"made_at": dt.datetime.fromtimestamp(made_at_s(manifest.id), dt.UTC)}
+    return row | {"made_at": datetime.fromtimestamp(made_at_s(manifest.id), UTC)}
 
 
 def _position_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:

@@ -29,11 +29,13 @@ from malstrom_py.workers.reports.commands import (
     RescaleCommand,
     Result,
     SnapshotCommand,
+    StateCommand,
     StatusCommand,
     StopCommand,
     WaitCommand,
 )
 from malstrom_py.workers.reports.event_log import EventPage
+from malstrom_py.workers.reports.job_state import JobState, StateShape
 from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
 
@@ -94,6 +96,15 @@ class _Events(msgspec.Struct):
         return EventPage(self.log, self.after, events, self.missed, ended=self.ended, times=times)
 
 
+class _State(msgspec.Struct):
+    """A `JobState` for other processes, which open the snapshots by themselves."""
+
+    job: str
+    shapes: dict[str, StateShape]
+    uri: str | None = None
+    keeper: str = ""
+
+
 class Reply(msgspec.Struct, omit_defaults=True):
     """The answer to a command: at most one of the fields is set, none if the command has no result.
 
@@ -109,29 +120,29 @@ class Reply(msgspec.Struct, omit_defaults=True):
     events: _Events | None = None
     reload: ReloadReport | None = None
     metrics: JobMetrics | None = None
+    state: _State | None = None
     error: _Error | None = None
 
     def result(self, command: Command, job: str) -> Result:
         """Return the result of ``command`` to ``job``, or raise the error."""
+        found = {"status": self.status, "run": self.run, "reload": self.reload, "metrics": self.metrics}.get(
+            command.operation
+        )
         match command:
             case _ if self.error is not None:
                 raise _as_error(self.error)
-            case StatusCommand() if self.status is not None:
-                return self.status
             case RescaleCommand() if self.report is not None or not command.wait:
                 return self.report
             case SnapshotCommand() | StopCommand() if self.snapshot is not None:
                 return SnapshotId(self.snapshot)
             case StopCommand() | AutoscaleCommand():
                 return None
-            case WaitCommand() if self.run is not None:
-                return self.run
-            case ReloadCommand() if self.reload is not None:
-                return self.reload
             case EventsCommand() if self.events is not None:
                 return self.events.page()
-            case MetricsCommand() if self.metrics is not None:
-                return self.metrics
+            case StatusCommand() | WaitCommand() | ReloadCommand() | MetricsCommand() if found is not None:
+                return found
+            case StateCommand() if (state := self.state) is not None:
+                return JobState(state.job, state.shapes, state.uri, state.keeper)
         raise ControlError(f"job {job!r} did not answer what it was asked ({command.operation})", job=job)
 
 
@@ -168,8 +179,6 @@ def decode_request(payload: bytes) -> ControlRequest:
 def encode_answer(answer: Result | MalstromError) -> bytes:
     """Encode the answer to a command as a frame. An answer that is too large becomes an error."""
     match answer:
-        case None:
-            reply = Reply()
         case MalstromError():
             reply = Reply(error=_describe_error(answer))
         case JobStatus():
@@ -183,9 +192,11 @@ def encode_answer(answer: Result | MalstromError) -> bytes:
             reply = Reply(reload=answer)
         case JobMetrics():
             reply = Reply(metrics=replaced(answer, error=None if answer.error is None else _unicode(answer.error)))
+        case JobState():
+            reply = Reply(state=_State(answer.job, dict(answer.shapes), answer.uri, answer.keeper))
         case EventPage():
             reply = Reply(events=_Events.of(answer))
-        case _:
+        case _:  # the id of a snapshot, or None
             reply = Reply(snapshot=answer)
     frame = _frame(msgspec.msgpack.encode(reply))
     if len(frame) > ANSWER_BYTES_MAX:

@@ -42,12 +42,14 @@ from malstrom_py.workers.reports.commands import (
     RescaleCommand,
     Result,
     SnapshotCommand,
+    StateCommand,
     StatusCommand,
     StopCommand,
     WaitCommand,
 )
 from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_events import PlannedEnd
+from malstrom_py.workers.reports.job_state import StateAnswers
 from malstrom_py.workers.reports.job_status import (
     JobOutcome,
     JobStatus,
@@ -195,6 +197,7 @@ class CommandQueue:
         self.prepare: Callable[[str, Mapping[str, str]], Any] | None = None
         """Imports the module of a step again from its texts, and returns what the next run is to use."""
         self.ended: Future[JobOutcome] = _future()
+        self.state = StateAnswers(self.ended)
         self.events = EventLog()
         self.autoscaler = Autoscaler(job, self.events)
         self.rates = RateHistory()
@@ -249,6 +252,8 @@ class CommandQueue:
         match command:
             case StatusCommand():
                 return self._look(JobStatus, self.known)
+            case StateCommand():
+                return self.state.asked()
             case RescaleCommand() | SnapshotCommand() | ReloadCommand():
                 return self._queue(command)
             case StopCommand():

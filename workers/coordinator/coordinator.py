@@ -133,7 +133,7 @@ class Coordinator(Generic[G]):
         self.snapshotting: SnapshotCoordinator | None = None
         self._plan = plan
         self._clock = clock
-        self._snapshot_use = snapshot_use
+        self.snapshot_use = snapshot_use
         self._journal = journal or RunJournal()
         self._background = background or (lambda: ThreadBackground(group.wake))
         self._calling = calling or (lambda: ThreadBackground(group.wake, "malstrom-sources"))
@@ -161,10 +161,10 @@ class Coordinator(Generic[G]):
 
     def begin(self) -> RunStart | None:
         """Claim the job, choose the snapshot to resume from, and recover the sinks. Call this first."""
-        if self._snapshot_use is None:
+        if self.snapshot_use is None:
             self.commit.recover()
         else:
-            self._run_start = begin(self._plan, self._snapshot_use, self.commit, self._clock, len(self.members))
+            self._run_start = begin(self._plan, self.snapshot_use, self.commit, self._clock, len(self.members))
             resumption = self._run_start.resumption
             self._journal.has_begun(None if resumption is None else resumption.manifest.id)
             if self._run_start.finished is not None:
@@ -196,13 +196,13 @@ class Coordinator(Generic[G]):
         self._send_all(members, Start())
 
     def _keep_snapshots(self, pins: Mapping[str, Any]) -> None:
-        if self._snapshot_use is None or self._run_start is None:
+        if self.snapshot_use is None or self._run_start is None:
             return
         self.snapshotting = SnapshotCoordinator(
             self._machine,
             self.handle,
             self._plan,
-            self._snapshot_use.snapshots,
+            self.snapshot_use.snapshots,
             self._run_start,
             background=self._background(),
             commits=self.commit,

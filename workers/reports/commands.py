@@ -10,6 +10,7 @@ from malstrom_py.metrics import JobMetrics
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.reports.event_log import EventPage
+from malstrom_py.workers.reports.job_state import JobState
 from malstrom_py.workers.reports.job_status import WORKERS_MAX, JobStatus, ReloadReport, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
 
@@ -132,6 +133,15 @@ class ReloadCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
         return f"given new code for step {self.step!r}"
 
 
+class StateCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="state"):
+    """Return where the snapshots of the job are, and how the state of each step is read."""
+
+    timeout_s: Seconds
+
+    operation = "state"
+    what = "asked for its state"
+
+
 class AutoscaleCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="autoscale"):
     """Change the number of workers by load with these ``options`` from now on; None: no longer."""
 
@@ -152,9 +162,10 @@ Command = (
     | MetricsCommand
     | ReloadCommand
     | AutoscaleCommand
+    | StateCommand
 )
 
-Result = JobStatus | JobMetrics | RescaleReport | ReloadReport | SnapshotId | RunResult | EventPage | None
+Result = JobStatus | JobMetrics | RescaleReport | ReloadReport | SnapshotId | RunResult | EventPage | JobState | None
 """The result of a command. None: it was executed and has no result."""
 
 

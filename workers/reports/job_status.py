@@ -36,6 +36,7 @@ _OPERATIONS: Final[Mapping[str, str]] = {
     "snapshot": "has not completed a snapshot within {} s; the snapshot continues",
     "savepoint": "has not completed the savepoint within {} s; it continues",
     "reload": "has not completed the reload within {} s; it continues",
+    "state": "has not begun within {} s, and cannot be asked for its state yet",
     "stop": "has not stopped within {} s; it is still being stopped",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, overload
 
 from malstrom_py.errors import JobNotFound, MalstromError, PlanError
 from malstrom_py.events import AnyEvent
@@ -26,14 +26,19 @@ from malstrom_py.workers.reports.commands import (
     RescaleCommand,
     RunningJob,
     SnapshotCommand,
+    StateCommand,
     StatusCommand,
     StopCommand,
     WaitCommand,
 )
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import EventPage, read_events
+from malstrom_py.workers.reports.job_state import JobState
 from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, check_size
 from malstrom_py.workers.reports.result import RunResult, as_html
+
+if TYPE_CHECKING:
+    from malstrom_py.workers.control.step_state import StepState
 
 __tracebackhide__ = True  # pytest shows the line of the user
 
@@ -233,6 +238,37 @@ class JobHandle:
         """
         status: JobStatus = self._ask(StatusCommand(_seconds(timeout_s)))
         return status
+
+    def state(self, step: str, *, fresh: bool = False, timeout_s: float = TIMEOUT_S) -> StepState:
+        """Return the state of all keys of ``step`` as of one snapshot: the last one, or with ``fresh`` one made now.
+
+        It is that of one cut on all workers, also while the job is rescaled or recovers, and no worker waits for the
+        query. ``uri`` of the job's ``snapshots=`` is opened by this program, in another process than the job with the
+        credentials of its environment.
+
+        >>> import malstrom_py as mp
+        >>> from malstrom_py import sinks, sources
+        >>> from malstrom_py.snapshot.store import MemoryStore
+        >>> job, words = mp.Job("docs-state"), ["ant", "bee", "ant"]
+        >>> job.source("words", sources.Memory(words)).key_by("word", str).count("n").sink("out", sinks.Memory())
+        >>> handle = mp.InProcess(snapshots=mp.Snapshots(MemoryStore())).start(job, control=False)
+        >>> _ = handle.wait()
+        >>> handle.state("n")["ant"], handle.state("n").get("cat"), "bee" in handle.state("n")
+        (2, None, True)
+
+        Raises:
+            PlanError: the job has no such step, or one without state that can be read.
+            SnapshotError: the job runs without ``snapshots=``, has none yet, or they cannot be opened here.
+            OperationInProgress: the snapshot takes longer than ``timeout_s`` and continues.
+            JobEnded: the job has ended, in another process, or before a fresh snapshot.
+        """
+        from malstrom_py.workers.control.step_state import SnapshotReader, StepState  # loaded when someone asks
+
+        check_name(step, "step")
+        state: JobState = self._ask(StateCommand(_seconds(timeout_s)))
+        state.place()  # before a snapshot is asked for
+        made = self.snapshot(timeout_s=timeout_s) if checked_flag(fresh, "fresh") else None
+        return StepState(SnapshotReader(state, made), step)
 
     def metrics(self, *, timeout_s: float = 5.0, since: float | None = None) -> JobMetrics:
         """Return the metrics of the job: of its steps, exchanges, sources, workers, snapshots and rescales.

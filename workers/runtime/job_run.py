@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Generic
 
 from msgspec import structs
@@ -17,10 +18,12 @@ from malstrom_py.clock import Clock
 from malstrom_py.errors import JobEnded
 from malstrom_py.errors.text import public_text
 from malstrom_py.metrics import JobMetrics
+from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.coordinator import Coordinator, G
 from malstrom_py.workers.coordinator.snapshot_coordinator import result_in
 from malstrom_py.workers.engine.garbage import fewer_collections
+from malstrom_py.workers.reports.job_state import JobState
 from malstrom_py.workers.reports.job_status import JobStatus
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.interrupts import Interrupts
@@ -47,6 +50,8 @@ class JobRun(Generic[G]):
         self._progress = progress
         self._coordinator = coordinator
         self._commands.wake = coordinator.wake
+        use = coordinator.snapshot_use
+        self._commands.state.set(partial(_state_of, plan, None if use is None else use.snapshots))
         self._interrupts = Interrupts()
         self._commit = self._coordinator.commit
         self._pins = SourcePins(plan, clock)
@@ -240,3 +245,9 @@ class JobRun(Generic[G]):
         if not done:
             return "nothing was committed"
         return f"sink{'' if len(done) == 1 else 's'} {', '.join(map(repr, done))} had committed"
+
+
+def _state_of(plan: Plan, snapshots: Snapshots | None) -> JobState:
+    from malstrom_py.workers.control.state_shapes import job_state  # a job runs without it
+
+    return job_state(plan, snapshots)

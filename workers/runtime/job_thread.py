@@ -24,6 +24,7 @@ from malstrom_py.workers.reports.commands import (
     EventsCommand,
     MetricsCommand,
     Result,
+    StateCommand,
     StatusCommand,
     StopCommand,
 )
@@ -139,7 +140,7 @@ class LocalJob:
         self._refuse_elsewhere()
         timeout_s = None if command.timeout_s is None else min(command.timeout_s, threading.TIMEOUT_MAX)
         if threading.current_thread() is self._thread:
-            asks = isinstance(command, StatusCommand | EventsCommand | MetricsCommand)
+            asks = isinstance(command, StatusCommand | EventsCommand | MetricsCommand | StateCommand)
             may = asks or (isinstance(command, StopCommand) and not command.wait)
             if not may:  # the job thread itself executes the command
                 raise ControlError(

@@ -11,13 +11,17 @@ from typing import Any
 from unittest.mock import patch
 
 from malstrom_py.codec import Codec
+from malstrom_py.codec.job_codec import without_classes
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.manifest import Artefact, Manifest
+from malstrom_py.snapshot.store import Store
 from malstrom_py.state.artefact import entries_in
 from malstrom_py.state.join_image import records_of
 from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.workers.control.step_state import StepReader
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.engine.snapshot_capture import SnapshotCapture
+from malstrom_py.workers.reports.job_state import StateShape
 from malstrom_py.workers.simulator.simulated_snapshots import SimulatedStore
 
 Watch = Callable[..., Any]
@@ -57,9 +61,11 @@ class ChainWatch:
         chains: dict[tuple[str, int], list[Artefact]] = {}
         for artefact in manifest.artefacts:
             chains.setdefault((artefact.operator, artefact.partition), []).append(artefact)
+        states: dict[str, dict[Any, Any]] = {}
         for (snapshot, step, worker), (whole, codec) in list(self._whole.items()):
             if snapshot != manifest.id:
                 continue
+            states.setdefault(step, {}).update(_values(whole, step))
             del self._whole[snapshot, step, worker]
             chain = [self._read(snapshotting.checkpointer, artefact) for artefact in chains.get((step, worker), ())]
             found = _states(chain, codec, step) if chain else {}
@@ -68,13 +74,34 @@ class ChainWatch:
                 self._broken.append(
                     f"snapshot {snapshot}: step {step} of worker {worker} is stored as {found}, and was {wanted} (S2)"
                 )
+        for step, wanted in states.items():
+            self._answered(step, wanted, snapshotting.checkpointer, manifest)
         right(snapshotting, manifest)
+
+    def _answered(self, step: str, wanted: dict[Any, Any], checkpointer: Any, manifest: Manifest) -> None:
+        """A query for the state of a step gives what all workers had at the barrier, and so does one for some keys."""
+        reader = StepReader(StoreCheckpointer(_store(checkpointer), manifest.job), manifest, step, StateShape("value"))
+        found = {key: _of_table(value) for key, value in reader.items()}
+        of_keys = {key: _of_table(reader.of_key(key)) for key in list(wanted)[:3]}
+        if found != wanted or any(wanted[key] != value for key, value in of_keys.items()):
+            self._broken.append(
+                f"snapshot {manifest.id}: a query for step {step} gives {found}, of keys {of_keys}, and not {wanted}"
+            )
 
     def _read(self, checkpointer: Any, artefact: Artefact) -> bytes:
         """Without an operation of the simulated store, before each of which a run may be lost."""
-        assert isinstance(checkpointer, StoreCheckpointer)
-        store = checkpointer.store._store if isinstance(checkpointer.store, SimulatedStore) else checkpointer.store
-        return store.get(f"{checkpointer.job}/{artefact.path}")
+        return _store(checkpointer).get(f"{checkpointer.job}/{artefact.path}")
+
+
+def _store(checkpointer: Any) -> Store:
+    assert isinstance(checkpointer, StoreCheckpointer)
+    return checkpointer.store._store if isinstance(checkpointer.store, SimulatedStore) else checkpointer.store
+
+
+def _values(whole: bytes, step: str) -> dict[Any, Any]:
+    """Return the states of keys as a program without the classes of the job reads them."""
+    entries = entries_in([whole], without_classes(), step=step)
+    return {entry.key: _of_table(entry.value) for entry in entries if entry.value is not None}
 
 
 def _states(chain: list[bytes], codec: Codec, step: str) -> dict[Any, Any]:

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.spark.snapshot_source import StateColumns, batch_of, columns_of, json_text
+from malstrom_py.snapshot.typed_columns import json_text
+from malstrom_py.spark.snapshot_source import StateColumns, batch_of, columns_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

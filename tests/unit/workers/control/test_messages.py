@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -22,6 +23,7 @@ from malstrom_py.errors import (
 )
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import SnapshotId
+from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.workers.control import messages as control_messages
 from malstrom_py.workers.control.messages import (
     ANSWER_BYTES_MAX,
@@ -41,10 +43,12 @@ from malstrom_py.workers.reports.commands import (
     RescaleCommand,
     Result,
     SnapshotCommand,
+    StateCommand,
     StatusCommand,
     StopCommand,
     WaitCommand,
 )
+from malstrom_py.workers.reports.job_state import Figure, JobState, StateShape
 from malstrom_py.workers.reports.job_status import JobStatus, Moving, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult, StepCounts
 
@@ -97,6 +101,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
     st.builds(SnapshotCommand, st.none() | st.text(min_size=1, max_size=1000), SECONDS),
     st.builds(StopCommand, st.booleans(), st.booleans(), SECONDS),
     st.builds(WaitCommand, st.none() | SECONDS),
+    st.builds(StateCommand, SECONDS),
 )
 
 
@@ -115,6 +120,14 @@ def test_a_request_comes_as_it_went(command: Command, token: str) -> None:
 
 def decoded(answer: Result | MalstromError, command: Command) -> Result:
     return decode_answer(encode_answer(answer)[LENGTH_BYTES:]).result(command, "a")
+
+
+def test_where_the_state_is_comes_without_what_only_the_program_of_the_job_has() -> None:
+    shape = StateShape("value", ("room",), (Figure("n", "count"), Figure("mean", "mean", 1, skips=True)))
+    state = JobState(
+        "a", {"means": shape, "visits": StateShape("session", span=5, unit="s")}, "/kept", "", Snapshots("/kept")
+    )
+    assert decoded(state, StateCommand(1)) == replace(state, snapshots=None)
 
 
 def decoded_error(error: MalstromError) -> MalstromError:

@@ -25,7 +25,10 @@ from malstrom_py.errors import (
 )
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.workers.reports.commands import Command, SnapshotCommand, StopCommand
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
+from malstrom_py.workers.reports.commands import Command, SnapshotCommand, StateCommand, StopCommand
+from malstrom_py.workers.reports.job_status import JobOutcome
+from malstrom_py.workers.reports.result import RunResult
 from tests.unit.operators.scripted import Scripted
 from tests.unit.workers.harness import (
     PATIENCE_S,
@@ -463,3 +466,13 @@ def test_what_an_earlier_attempt_of_this_start_has_finished_had_not_finished_bef
     assert not handle.wait(timeout_s=PATIENCE_S).resumed_finished
     assert (handle.status().restarts, out.failures, out.items) == (1, 1, [0, 1, 2])
     assert runtime.run(job).resumed_finished
+
+
+def test_a_job_that_has_never_begun_cannot_be_asked_for_its_state() -> None:
+    commands = CommandQueue("a")
+    asked = commands.submit(StateCommand(1.0))
+    with pytest.raises(OperationInProgress, match="has not begun within 0 s"):
+        commands.answer_of(StateCommand(0.0), 0.0)
+    commands.end(JobOutcome.of(RunResult("a", {}, 0.0), SnapshotError("no")))
+    with pytest.raises(JobEnded, match="cannot be asked for its state: it has failed"):
+        asked.result(0)
