@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "savepoint": ("jobs", "Make a complete snapshot of a running job in another place, where it is never pruned."),
     "status": ("jobs", "Print the status of a running job."),
     "health": ("watching", "Print what is wrong with a running job; the exit code is 0 if nothing is, else 1."),
+    "query": ("jobs", "Print the result of a query for the state of steps of a running job."),
     "events": (
         "jobs",
         "Print the events of a running job, a time and a sentence per line: workers, snapshots, rescales, failures.",

@@ -54,6 +54,7 @@ _USES: Final = {
     "postgres": "sources.Postgres, sources.PostgresChanges and sinks.Postgres",
     "ray": "jobs on Ray",
     "redis": "sources.RedisStream and sinks.RedisStream",
+    "sql": "queries for the state of running jobs",
     "spark": "sources.Spark and sinks.Spark",
     "state": "state on disk",
     "testing": "check_operator and the strategies of malstrom_py.testing",

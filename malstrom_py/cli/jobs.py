@@ -1,4 +1,4 @@
-"""Commands on running jobs: status, events, rescale, rebalance, autoscale, snapshot, savepoint, reload and stop.
+"""Commands on running jobs: status, query, events, rescale, rebalance, autoscale, snapshot, savepoint, reload and stop.
 
 Rule: a job is found by its name, through its control socket or on a Ray cluster. Its process may run in another
 terminal. The job does the work; the command prints the result."""
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -25,11 +25,12 @@ from malstrom_py.cli.options import (
     TimeoutOption,
     autoscale_of,
 )
-from malstrom_py.cli.output import WrongCommand, print_json, print_out, reporting_errors, stopped_text
+from malstrom_py.cli.output import WrongCommand, print_json, print_out, reporting_errors, stopped_text, table
 from malstrom_py.cli.watching import found_job
 from malstrom_py.clock import SystemClock
 from malstrom_py.events import AnyEvent
 from malstrom_py.metrics import ENDED
+from malstrom_py.snapshot.typed_columns import json_text
 from malstrom_py.workers.control.client import running_jobs
 from malstrom_py.workers.monitoring.sentences import sentence
 from malstrom_py.workers.monitoring.watched_job import page_of
@@ -59,6 +60,10 @@ _EXAMPLES: Final = {
     "snapshot": ("malstrom snapshot shop", "malstrom snapshot shop --timeout 600 --json"),
     "savepoint": ("malstrom savepoint shop /data/before-upgrade", "malstrom savepoint shop s3://bucket/kept --json"),
     "status": ("malstrom status", "malstrom status shop --watch", "malstrom status shop --json"),
+    "query": (
+        "malstrom query climate 'select room, mean from means order by mean desc limit 10'",
+        "malstrom query climate 'select count(*) from means' --fresh --json",
+    ),
     "events": ("malstrom events shop", "malstrom events shop --follow --json"),
     "reload": ("malstrom reload shop totals", "malstrom reload shop totals --probation 10 --json"),
     "stop": ("malstrom stop shop", "malstrom stop shop --drain --timeout 600", "malstrom stop shop --json"),
@@ -195,6 +200,33 @@ def status(
         handle = _attached(job, address)
         for found in _statuses(handle) if watch else (handle.status(),):
             print_json(asdict(found)) if as_json else print_out(str(found))
+
+
+def query(
+    job: NameArgument,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT, in the SQL of DuckDB; a step is a table.")],
+    fresh: Annotated[bool, typer.Option("--fresh", help="Make a snapshot first, and ask that.")] = False,
+    timeout_s: TimeoutOption = 120.0,
+    as_json: JsonOption = False,
+    address: AddressOption = None,
+) -> None:
+    """Print the result of a query for the state of steps of a running job.
+
+    The state is that of the last snapshot of the job, which is one cut on all workers. Its place must be one that this
+    program can read. Columns are the key and the fields of the state, or value.
+    """
+    with reporting_errors(traceback=False):
+        found = _attached(job, address).query(sql, fresh=fresh, timeout_s=timeout_s)
+        snapshot = found.schema.metadata[b"snapshot"].decode()
+        if as_json:
+            print_out(json_text({"job": job, "snapshot": snapshot, "rows": found.to_pylist()}))
+        else:
+            columns = [list(map(_cell, column.to_pylist())) for column in found.columns]
+            print_out(table(found.schema.names, list(zip(*columns, strict=True))))
+
+
+def _cell(value: object) -> object:
+    return "" if value is None else value.isoformat() if isinstance(value, date) else value
 
 
 def _statuses(handle: mp.JobHandle) -> Iterator[mp.JobStatus]:
@@ -360,5 +392,5 @@ def _moved_text(report: mp.RescaleReport) -> str:
 
 
 app = typer.Typer(rich_markup_mode=None)
-for _command in (rescale, rebalance, autoscale, snapshot, savepoint, status, events, reload, stop):
+for _command in (rescale, rebalance, autoscale, snapshot, savepoint, status, query, events, reload, stop):
     app.command(epilog=examples(*_EXAMPLES[_command.__name__]))(_command)

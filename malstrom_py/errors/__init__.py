@@ -300,6 +300,7 @@ EXTRAS: Final = {
     "postgres": ("psycopg[binary]>=3.2.1",),
     "ray": ("ray>=2.52", "pyzmq>=26"),
     "redis": ("redis>=5.1",),
+    "sql": ("duckdb>=1.1",),
     "spark": ("pyspark>=4.0", "pandas>=2.2,<3"),
     "state": ("rocksdict>=0.3.23",),
     "testing": ("hypothesis>=6.112",),

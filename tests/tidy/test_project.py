@@ -15,7 +15,7 @@ from tests.tree import ROOT, modules, pyproject
 PROJECT = pyproject()["project"]
 
 EXTRAS = {"metrics", "dashboard", "objects", "ray", "spark", "demo", "testing", "dev"} | {
-    *("postgres", "delta", "iceberg", "kafka", "redis", "nats", "formats", "state"),
+    *("postgres", "delta", "iceberg", "kafka", "redis", "nats", "formats", "sql", "state"),
 }
 
 FOREIGN = {

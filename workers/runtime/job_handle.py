@@ -38,7 +38,9 @@ from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, Resc
 from malstrom_py.workers.reports.result import RunResult, as_html
 
 if TYPE_CHECKING:
-    from malstrom_py.workers.control.step_state import StepState
+    import pyarrow as pa
+
+    from malstrom_py.workers.control.step_state import SnapshotReader, StepState
 
 __tracebackhide__ = True  # pytest shows the line of the user
 
@@ -262,13 +264,42 @@ class JobHandle:
             OperationInProgress: the snapshot takes longer than ``timeout_s`` and continues.
             JobEnded: the job has ended, in another process, or before a fresh snapshot.
         """
-        from malstrom_py.workers.control.step_state import SnapshotReader, StepState  # loaded when someone asks
+        from malstrom_py.workers.control.step_state import StepState  # loaded when someone asks
 
-        check_name(step, "step")
+        return StepState(self._snapshot_reader(fresh=fresh, timeout_s=timeout_s), check_name(step, "step"))
+
+    def query(self, sql: str, *, fresh: bool = False, timeout_s: float = TIMEOUT_S) -> pa.Table:
+        """Return the result of a query over the state of steps, each a table as of `StepState.to_arrow`, by its name.
+
+        All are as of one snapshot, whose id is the metadata ``b"snapshot"`` of the schema: see `state`. DuckDB computes
+        the result, and reads nothing else.
+
+        >>> import malstrom_py as mp
+        >>> from malstrom_py import sinks, sources
+        >>> from malstrom_py.snapshot.store import MemoryStore
+        >>> job, words = mp.Job("docs-query"), ["ant", "bee", "ant"]
+        >>> job.source("words", sources.Memory(words)).key_by("word", str).count("n").sink("out", sinks.Memory())
+        >>> handle = mp.InProcess(snapshots=mp.Snapshots(MemoryStore())).start(job, control=False)
+        >>> _ = handle.wait()
+        >>> handle.query("select key, value from n where value > 1").to_pylist()
+        [{'key': 'ant', 'value': 2}]
+
+        Raises:
+            PlanError: the query is wrong, or fails; or DuckDB is missing.
+            MalstromError: as of `state`.
+        """
+        from malstrom_py.workers.control.state_query import query  # loaded when someone asks
+
+        return query(self._snapshot_reader(fresh=fresh, timeout_s=timeout_s), sql)
+
+    def _snapshot_reader(self, *, fresh: bool, timeout_s: float) -> SnapshotReader:
+        """Return what reads the last snapshot, or a ``fresh`` one."""
+        from malstrom_py.workers.control.step_state import SnapshotReader
+
         state: JobState = self._ask(StateCommand(_seconds(timeout_s)))
         state.place()  # before a snapshot is asked for
         made = self.snapshot(timeout_s=timeout_s) if checked_flag(fresh, "fresh") else None
-        return StepState(SnapshotReader(state, made), step)
+        return SnapshotReader(state, made)
 
     def metrics(self, *, timeout_s: float = 5.0, since: float | None = None) -> JobMetrics:
         """Return the metrics of the job: of its steps, exchanges, sources, workers, snapshots and rescales.

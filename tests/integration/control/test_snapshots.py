@@ -151,6 +151,22 @@ def test_s7_a_job_that_was_stopped_goes_on_where_it_was(by: str, folder: Path, p
     assert all(len(after_both[key]) > len(counts) for key, counts in after_first.items())
 
 
+def test_a_query_prints_the_state_of_steps(folder: Path, processes: list[Running]) -> None:
+    processes.append(Running(folder, "job"))
+    saved = processes[-1].handle().snapshot(timeout_s=PATIENCE_S)
+    done = malstrom(folder, "query", "visits", "select count(*) as n, max(key) as last from total", "--fresh", "--json")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert (printed["job"], printed["rows"]) == ("visits", [{"n": 10, "last": 9}])
+    assert printed["snapshot"] > saved
+    done = malstrom(folder, "query", "visits", "select 7 as a, null as b, key from total order by key limit 2")
+    assert (done.returncode, done.stdout) == (0, "a  b  key\n7     0\n7     1\n")
+    done = malstrom(folder, "query", "visits", "select nothing from total")
+    assert done.returncode == 1
+    assert 'error: the query fails: Binder Error: Referenced column "nothing" not found' in done.stderr
+    assert "steps with state, by name: total" in done.stderr
+
+
 def test_a_savepoint_stands_alone(folder: Path, processes: list[Running]) -> None:
     processes.append(Running(folder, "job"))
     handle = processes[-1].handle()
