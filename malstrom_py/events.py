@@ -29,6 +29,8 @@ __all__ = [
     "HotKeyEnded",
     "Input",
     "InputClosed",
+    "InputRecovered",
+    "InputSilent",
     "NodeFailed",
     "Reload",
     "RescaleBegun",
@@ -80,6 +82,23 @@ class InputClosed(Event, frozen=True, tag=True):
     In the events of the job ``id`` is a source: all its partitions on all workers have ended, or the job is drained. On
     a worker it is a step that sends to this one.
     """
+
+    id: str
+
+
+class InputSilent(Event, frozen=True, tag=True):
+    """No worker has read a record of source ``id`` for ``seconds``, longer than its ``silent_after``. Not for logics.
+
+    Time does not count in which workers cannot read it: during back-pressure, a rescale or the barrier of a snapshot.
+    Once, until `InputRecovered` or `InputClosed`.
+    """
+
+    id: str
+    seconds: float
+
+
+class InputRecovered(Event, frozen=True, tag=True):
+    """Source ``id``, which was silent, has records again."""
 
     id: str
 
@@ -267,6 +286,8 @@ class EventsMissed(Event, frozen=True, tag=True):
 AnyEvent = (
     Input
     | InputClosed
+    | InputSilent
+    | InputRecovered
     | NodeFailed
     | Stop
     | Reload

@@ -15,6 +15,7 @@ def check_lives(seen: Sequence[events.AnyEvent], *, sources: Sequence[str], run_
     assert isinstance(end, events.Ended), "nothing follows the end"
     _check_workers(seen)
     _check_rescales(seen)
+    _check_inputs(seen)
     closed = Counter(event.id for event in seen if isinstance(event, events.InputClosed))
     assert not closed or max(closed.values()) == 1, "an input is closed once"
     assert set(closed) <= set(sources)
@@ -48,6 +49,19 @@ def _check_workers(seen: Sequence[events.AnyEvent]) -> None:
                 assert len(here) == event.workers, f"{len(here)} workers at {event}"
             case events.Restarting() | events.Ended():
                 assert not here, f"workers {here} have no last event at {event}"
+
+
+def _check_inputs(seen: Sequence[events.AnyEvent]) -> None:
+    silent: set[str] = set()
+    for event in seen:
+        match event:
+            case events.InputSilent():
+                assert event.id not in silent, "an input falls silent twice"
+                silent.add(event.id)
+            case events.InputRecovered():
+                silent.remove(event.id)
+            case events.InputClosed():
+                silent.discard(event.id)
 
 
 def _check_rescales(seen: Sequence[events.AnyEvent]) -> None:

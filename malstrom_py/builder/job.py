@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, get_args
@@ -19,7 +19,7 @@ from malstrom_py.builder.plan import DEAD_LETTERS, Plan, Port, Step, StreamRef, 
 from malstrom_py.builder.state_migration import former_name
 from malstrom_py.builder.stream import StreamBuilder
 from malstrom_py.codec import TypeTable, can_register
-from malstrom_py.data.epochs import limit_out_of_orderness
+from malstrom_py.data.epochs import after_s, limit_out_of_orderness
 from malstrom_py.data.messages import DeadLetter
 from malstrom_py.errors import PlanError
 from malstrom_py.errors.unknown_names import JOB, STEPS, unknown_attribute
@@ -92,10 +92,18 @@ class Job:
         return diagram.to_html(f"stream {stream.step} of job {self.name}", steps, last=stream)
 
     def source(
-        self, name: str, source: Source[V], *, on_error: OnError = "fail", renamed_from: str | None = None
+        self,
+        name: str,
+        source: Source[V],
+        *,
+        on_error: OnError = "fail",
+        silent_after: timedelta | None = None,
+        renamed_from: str | None = None,
     ) -> StreamBuilder[None, V]:
         """Return a stream of the records of ``source``. ``on_error`` is the policy for records that cannot be read.
 
+        ``silent_after``: after this time without a record, on the runtime's clock, `events.InputSilent` is published,
+        to the second.
         ``renamed_from``: the former name of the step, to resume from a snapshot that has that name.
         """
         check_name(name, "step")
@@ -109,7 +117,9 @@ class Job:
         ports = (Port(), Port(DEAD_LETTERS, epochs=False)) if on_error == "dead-letter" else (Port(),)
         factory = partial(ReadSource, source=source)
         former = former_name(renamed_from, name)
-        ref = self.add(Step(name, "source", factory, (), ports, on_error, detail=short(source), renamed_from=former))
+        silent_s, detail = after_s(silent_after, name, "silent_after"), short(source)
+        step = Step(name, "source", factory, (), ports, on_error, detail=detail, renamed_from=former)
+        ref = self.add(replace(step, silent_after_s=silent_s))
         kind = as_source(source).rows
         if kind is not None and can_register(kind):
             with suppress(PlanError):  # a class that cannot be stored: a step that keeps such rows reports it

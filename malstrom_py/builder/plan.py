@@ -92,7 +92,7 @@ class Step:
     """One step of a plan. ``detail`` is for people: a source, a file:line, a bound.
 
     ``renamed_from`` and ``migration`` let it resume from a snapshot of an earlier version of the step; ``initial`` is
-    the initial state of its keys.
+    the initial state of its keys. ``silent_after_s``: of a source, how long without records is an event.
     """
 
     name: str
@@ -106,6 +106,7 @@ class Step:
     renamed_from: str | None = None
     migration: Migration | None = None
     initial: InitialState | None = None
+    silent_after_s: float | None = None
 
     @property
     def dead_letter_port(self) -> int | None:

@@ -25,7 +25,7 @@ from malstrom_py.builder.plan import (
     union_traits,
 )
 from malstrom_py.builder.state_migration import Upgrade, former_name, migration_of, refuse_unknown, time_to_live
-from malstrom_py.data.epochs import EpochGenerator, idle_after_s, max_ahead_of
+from malstrom_py.data.epochs import EpochGenerator, after_s, max_ahead_of
 from malstrom_py.data.time import Unit, check_unit
 from malstrom_py.errors import PlanError
 from malstrom_py.errors.text import describe_function
@@ -340,7 +340,7 @@ class StreamBuilder(Generic[K, V_co]):
         traits, unit = epochs_traits(name, self.traits), self.traits.unit or "ms"
         if not callable(getattr(generator, "tracker", None)):
             raise PlanError(f"step {name!r}: pass a generator, for instance mp.limit_out_of_orderness(…)")
-        idle_s, ahead = idle_after_s(idle_after, name), max_ahead_of(max_ahead, unit, name)
+        idle_s, ahead = after_s(idle_after, name, "idle_after"), max_ahead_of(max_ahead, unit, name)
         factory = partial(GenerateEpochs, generator=generator, unit=unit, idle_after_s=idle_s, max_ahead=ahead)
         limits = {"idle_after": idle_after, "max_ahead": max_ahead}
         notes = [short(generator), *(f"{limit}={span}" for limit, span in limits.items() if span is not None)]

@@ -91,13 +91,13 @@ def limit_out_of_orderness(bound: timedelta | int) -> LimitOutOfOrderness:
     return LimitOutOfOrderness(bound)
 
 
-def idle_after_s(idle_after: timedelta | None, step: str) -> float | None:
-    """Return ``idle_after`` in seconds; raise `PlanError` naming ``step`` unless it is a timedelta above 0."""
-    if idle_after is None:
+def after_s(after: timedelta | None, step: str, option: str) -> float | None:
+    """Return ``after`` in seconds; raise `PlanError` naming ``step`` and ``option`` unless it is above 0."""
+    if after is None:
         return None
-    if not isinstance(idle_after, timedelta) or idle_after <= timedelta(0):
-        raise PlanError(f"step {step!r}: idle_after must be a timedelta above 0, got {shown(idle_after)}")
-    return idle_after.total_seconds()
+    if not isinstance(after, timedelta) or after <= timedelta(0):
+        raise PlanError(f"step {step!r}: {option} must be a timedelta above 0, got {shown(after)}")
+    return after.total_seconds()
 
 
 def max_ahead_of(max_ahead: timedelta | int | None, unit: Unit, step: str) -> int | None:

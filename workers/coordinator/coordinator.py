@@ -411,7 +411,11 @@ class Coordinator(Generic[G]):
     def sample(self) -> None:
         """Take a sample of what the workers have done, about once a second."""
         figures = self.group.figures()
-        self.metering.sample(self.counts(), self.group.counts(), figures)
+        counts = self.counts()
+        self.metering.sample(counts, self.group.counts(), figures)
+        is_reading = self.is_steady and self._machine.stop is PlannedStop.NONE
+        rows = {name: step.rows_in for name, step in counts.items()}
+        self.events.read(rows, self._clock.monotonic_s(), is_reading=is_reading)
         self.measured(figures)
 
     def measured(self, figures: Mapping[int, WorkerFigures]) -> None:

@@ -20,6 +20,8 @@ from malstrom_py.events import (
     HotKeyEnded,
     Input,
     InputClosed,
+    InputRecovered,
+    InputSilent,
     NodeFailed,
     Reload,
     RescaleBegun,
@@ -102,6 +104,8 @@ _CAUSES: Final = {
 _SENTENCES: Final[dict[type, Callable[[Any], str]]] = {
     Input: lambda event: f"source {event.id} has data on worker {event.metadata.get('worker')}",
     InputClosed: lambda event: f"source {event.id} has ended",
+    InputSilent: lambda event: f"source {event.id} has had no record for {event.seconds:.0f} s",
+    InputRecovered: lambda event: f"source {event.id} has records again",
     NodeFailed: lambda event: f"{event.source_node_id} failed{f': {event.error}' if event.error else ''}",
     Stop: lambda event: f"worker {event.worker} has stopped: {_CAUSES[event.cause]}",
     Reload: lambda event: f"step {event.operator_id} has new code since snapshot {event.snapshot}",

@@ -24,6 +24,8 @@ from malstrom_py.events import (
     Ended,
     EventsMissed,
     InputClosed,
+    InputRecovered,
+    InputSilent,
     NodeFailed,
     Reload,
     RescaleEnded,
@@ -127,6 +129,8 @@ class EventLog:
         self._first = 0
         self._lasting: deque[tuple[int, TimedEvent]] = deque()
         self._closed: set[str] = set()
+        self.silent: set[str] = set()
+        """The sources that were silent last, maybe in an earlier run."""
         self._has_ended = False
         self._waiting: list[tuple[int, Future[EventPage]]] = []
         self._news: list[NodeFailed | Reload] = []
@@ -150,6 +154,10 @@ class EventLog:
                 if event.id in self._closed:
                     return False
                 self._closed.add(event.id)
+            if isinstance(event, InputSilent):
+                self.silent.add(event.id)
+            elif isinstance(event, InputRecovered | InputClosed):
+                self.silent.discard(event.id)
             if isinstance(event, NodeFailed | Reload):
                 self._news.append(event)
             if isinstance(event, RescaleEnded) and not event.error:

@@ -18,6 +18,8 @@ from malstrom_py.events import (
     BackPressureEnded,
     Error,
     InputClosed,
+    InputRecovered,
+    InputSilent,
     NodeFailed,
     RescaleBegun,
     RescaleEnded,
@@ -65,6 +67,9 @@ class JobEvents:
         self._read_by: dict[int, set[str]] = {}
         self._here: list[int] = []
         self._held: dict[tuple[str, int], None] = {}
+        self._silent_after = {step.name: after for step in plan.steps if (after := step.silent_after_s) is not None}
+        self._silent: dict[str, tuple[int, float]] = {}
+        self._read_s = 0.0
         self._rescales = False
         self._lists_again: frozenset[str] = frozenset()
         self._made = 0
@@ -106,6 +111,26 @@ class JobEvents:
         still_open.difference_update(parts)
         if not still_open and source not in self._lists_again:
             self._log.emit(InputClosed(source))
+
+    def read(self, rows: Mapping[str, int], now_s: float, *, is_reading: bool) -> None:
+        """Publish which sources have fallen silent and which have records again, by the ``rows`` of this run.
+
+        ``is_reading``: nothing has kept the workers from reading since the last call.
+        """
+        passed_s, self._read_s = now_s - self._read_s, now_s
+        for source, after_s in self._silent_after.items():
+            if not self._open.get(source) and source not in self._lists_again:
+                continue
+            known, silent_s = self._silent.get(source, (0, -passed_s))  # time counts from the first call
+            if (now := rows.get(source, 0)) != known:
+                silent_s = 0.0
+                if source in self._log.silent:
+                    self._log.emit(InputRecovered(source))
+            elif is_reading and not any(held == source for held, _ in self._held):
+                silent_s += passed_s
+                if silent_s >= after_s and source not in self._log.silent:
+                    self._log.emit(InputSilent(source, silent_s))
+            self._silent[source] = now, silent_s
 
     def noticed(self, event: AnyEvent) -> None:
         """Publish what a worker has noticed."""

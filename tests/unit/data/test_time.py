@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.data.epochs import ArrayTracker, idle_after_s, limit_out_of_orderness, max_ahead_of
+from malstrom_py.data.epochs import ArrayTracker, after_s, limit_out_of_orderness, max_ahead_of
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.data.time import Frontier, Unit, check_unit, from_clock, from_time, to_span, to_time
 from malstrom_py.errors import PlanError
@@ -333,14 +333,14 @@ def test_arrays_are_given_only_to_trackers_that_take_them() -> None:
 
 
 def test_idle_after_is_a_time_above_nothing() -> None:
-    assert idle_after_s(None, "epochs") is None
-    assert idle_after_s(timedelta(milliseconds=1), "epochs") == 0.001
+    assert after_s(None, "epochs", "idle_after") is None
+    assert after_s(timedelta(milliseconds=1), "epochs", "idle_after") == 0.001
 
 
 @pytest.mark.parametrize("idle_after", [timedelta(0), timedelta(seconds=-1), 5, 0.5, "5s", True], ids=repr)
 def test_t2_what_is_no_time_above_nothing_is_refused_as_idle_after(idle_after: Any) -> None:
     with pytest.raises(PlanError, match="step 'epochs': idle_after must be a timedelta above 0, got "):
-        idle_after_s(idle_after, "epochs")
+        after_s(idle_after, "epochs", "idle_after")
 
 
 @pytest.mark.parametrize(

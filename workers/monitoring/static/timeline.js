@@ -17,6 +17,8 @@ const kinds = {
   WorkerLeft: [null, "quiet", "Worker left"],
   Input: [null, "quiet", "Input"],
   InputClosed: [null, "quiet", "Input ended"],
+  InputSilent: [null, "warn", "Input silent"],
+  InputRecovered: [null, "quiet", "Input has records again"],
   BackPressureBegun: [null, "warn", "Back-pressure"],
   BackPressureEnded: [null, "quiet", "The back-pressure is over"],
   HotKeyBegun: [null, "warn", "Hot key"],

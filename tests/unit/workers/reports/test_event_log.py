@@ -166,6 +166,8 @@ def test_on_event_must_be_a_function() -> None:
 EVERY: list[events.AnyEvent] = [
     events.Input("in", {"worker": 0, "rows": 2}),
     events.InputClosed("in"),
+    events.InputSilent("in", 60.0),
+    events.InputRecovered("in"),
     events.NodeFailed("worker 1", "died", ("in", "key")),
     events.Stop(events.StopCause.ALL_INPUTS_CLOSED, 0),
     events.Reload("op", "id"),
