@@ -6,8 +6,9 @@ Rule: a query reads these tables and nothing else: no file, no network, no varia
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import PlanError, imported
@@ -26,15 +27,17 @@ _CLOSED: Final = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",
+    "memory_limit": "2GB",
     "threads": "1",
 }
 
 
-def query(reader: SnapshotReader, sql: str) -> pa.Table:
+def query(reader: SnapshotReader, sql: str, *, limit_s: float | None = None) -> pa.Table:
     """Return the result of a query, with the id of its snapshot in the metadata of the schema.
 
     Raises:
-        PlanError: DuckDB is missing, the query is not one ``select``, is wrong, or fails.
+        PlanError: DuckDB is missing, the query is not one ``select``, is wrong, fails, or takes longer than
+            ``limit_s``.
     """
     duckdb = imported("duckdb", "queries are made by DuckDB", "sql")
     connection = duckdb.connect(":memory:", config=_CLOSED)
@@ -50,13 +53,30 @@ def query(reader: SnapshotReader, sql: str) -> pa.Table:
             connection.register(step, table)
         for setting in ("SET TimeZone = 'UTC'", "SET lock_configuration = true"):
             connection.execute(setting).fetchall()
-        found: pa.Table = connection.sql(sql).to_arrow_table()
+        with _interrupted_after(limit_s, connection):
+            found: pa.Table = connection.sql(sql).to_arrow_table()
+    except duckdb.InterruptException:
+        raise PlanError(f"the query took longer than {limit_s:g} s: ask for less") from None
     except duckdb.Error as error:
         shown = ", ".join(step for step, shape in reader.shapes.items() if shape.form != "own") or "none"
         raise PlanError(f"the query fails: {text_of(error).strip()}\nsteps with state, by name: {shown}") from None
     finally:
         connection.close()
     return _with_integers(found).replace_schema_metadata({SNAPSHOT: reader.manifest.id.encode()})
+
+
+@contextmanager
+def _interrupted_after(limit_s: float | None, connection: Any) -> Iterator[None]:
+    """Interrupt what ``connection`` computes after ``limit_s``."""
+    timer = None if limit_s is None else threading.Timer(limit_s, connection.interrupt)
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 def _with_integers(found: pa.Table) -> pa.Table:

@@ -28,6 +28,7 @@ from malstrom_py.snapshot.verification import stored
 from malstrom_py.state.artefact import Opened, entries_in, newest
 from malstrom_py.state.artefact_parts import PART_BYTES, in_parts
 from malstrom_py.state.entries import decoded_entries
+from malstrom_py.workers.reports.commands import Command, SnapshotCommand, StateCommand
 from malstrom_py.workers.reports.job_state import JobState, StateShape
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ class SnapshotReader:
             raise SnapshotError(
                 f"job {self._job!r} has made snapshot {least}, which {self._checkpointer} does not have"
             )
+
+    @classmethod
+    def of_job(cls, ask: Callable[[Command], Any], *, fresh: bool = False, timeout_s: float) -> SnapshotReader:
+        """Return what reads the last snapshot of the job that ``ask`` asks, or a ``fresh`` one."""
+        state: JobState = ask(StateCommand(timeout_s))
+        state.place()  # before a snapshot is asked for
+        return cls(state, ask(SnapshotCommand(None, timeout_s)) if fresh else None)
 
     def read(self, reading: Callable[[Manifest], T]) -> T:
         """Return what ``reading`` makes of the snapshot: of the newest one if this one has been pruned."""

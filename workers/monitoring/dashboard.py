@@ -24,8 +24,10 @@ from urllib.parse import quote
 
 from malstrom_py.errors import DeadlineError, MalstromError, PlanError, pip_install
 from malstrom_py.metrics import ENDED, LOOPBACK, check_address, url_of
+from malstrom_py.validation import checked_flag
 from malstrom_py.workers.monitoring.health import PROBES, probe
 from malstrom_py.workers.monitoring.history import Page, Recording, page_in, pages_in
+from malstrom_py.workers.monitoring.state_pages import query_page, state_page
 from malstrom_py.workers.monitoring.watching import Watch
 from malstrom_py.workers.reports.commands import RescaleCommand, RunningJob, SnapshotCommand, StopCommand
 from malstrom_py.workers.reports.job_status import check_size
@@ -66,6 +68,7 @@ class Dashboard:
     ``port``: None for 9465, or any free one if that is taken. ``host``: only this machine can open the page by default.
     ``token``: who has it may see and command the jobs; a new one by default. ``history``: a folder in which the pages
     of jobs are kept; ``malstrom dashboard --history FOLDER`` shows them. The address is printed on standard error.
+    ``values``: who has the token may also ask for the state of steps, by key and in SQL: values are data.
 
     Raises: PlanError: an option is wrong.
     """
@@ -74,6 +77,7 @@ class Dashboard:
     host: str = LOOPBACK
     token: str = field(default="", repr=False)
     history: str | Path | None = None
+    values: bool = False
 
     def __post_init__(self) -> None:
         check_address(self.host, 0 if self.port is None else self.port, "mp.Dashboard")
@@ -81,6 +85,7 @@ class Dashboard:
             raise PlanError("mp.Dashboard: token must be a text of ASCII characters that can be seen, without spaces")
         if self.history is not None and not isinstance(self.history, str | Path):
             raise PlanError(f"mp.Dashboard: history must be a folder, got {type(self.history).__name__}")
+        checked_flag(self.values, "mp.Dashboard: values")
 
     @property
     def folder(self) -> Path | None:
@@ -307,6 +312,8 @@ class _Pages:
             Route("/api/jobs", self._allowed(self._jobs)),
             Route("/api/jobs/{name}", self._allowed(self._job)),
             Route("/api/jobs/{name}/stream", self._allowed(self._stream)),
+            Route("/api/jobs/{name}/state/{step}/{key:path}", self._allowed(self._state)),
+            Route("/api/jobs/{name}/query", self._allowed(self._query)),
             Route("/api/jobs/{name}/{command}", command, methods=["POST"]),
             Mount("/static", StaticFiles(directory=self._static)),
         ]
@@ -369,6 +376,26 @@ class _Pages:
         except MalstromError as error:
             return _refused(409, str(error))
         return _answer({"ok": True, "text": text})
+
+    async def _state(self, request: Request) -> Response:
+        given = request.path_params
+        return await self._values(request, lambda job: state_page(job, given["step"], given["key"]))
+
+    async def _query(self, request: Request) -> Response:
+        return await self._values(request, lambda job: query_page(job, request.query_params.get("sql", "")))
+
+    async def _values(self, request: Request, ask: Callable[[RunningJob], dict[str, Any] | None]) -> Response:
+        """Answer what is data, if that is allowed."""
+        found = await self._found(request)
+        if not self._server.options.values:
+            return _refused(403, "values are not shown here: give the job dashboard=mp.Dashboard(values=True)")
+        if not isinstance(found, Watch):
+            return _refused(404, f"job {request.path_params['name']!r} does not run here")
+        try:
+            answer = await asyncio.to_thread(ask, found.job)
+        except MalstromError as error:
+            return _refused(409, str(error))
+        return _refused(404, "the key has no state") if answer is None else _answer(answer)
 
     async def _found(self, request: Request) -> Watch | Page | None:
         return await asyncio.to_thread(self._server.page, request.path_params["name"])

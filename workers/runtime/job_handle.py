@@ -26,14 +26,12 @@ from malstrom_py.workers.reports.commands import (
     RescaleCommand,
     RunningJob,
     SnapshotCommand,
-    StateCommand,
     StatusCommand,
     StopCommand,
     WaitCommand,
 )
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import EventPage, read_events
-from malstrom_py.workers.reports.job_state import JobState
 from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, check_size
 from malstrom_py.workers.reports.result import RunResult, as_html
 
@@ -266,7 +264,7 @@ class JobHandle:
         """
         from malstrom_py.workers.control.step_state import StepState  # loaded when someone asks
 
-        return StepState(self._snapshot_reader(fresh=fresh, timeout_s=timeout_s), check_name(step, "step"))
+        return StepState(self._reader(fresh=fresh, timeout_s=timeout_s), check_name(step, "step"))
 
     def query(self, sql: str, *, fresh: bool = False, timeout_s: float = TIMEOUT_S) -> pa.Table:
         """Return the result of a query over the state of steps, each a table as of `StepState.to_arrow`, by its name.
@@ -290,16 +288,13 @@ class JobHandle:
         """
         from malstrom_py.workers.control.state_query import query  # loaded when someone asks
 
-        return query(self._snapshot_reader(fresh=fresh, timeout_s=timeout_s), sql)
+        return query(self._reader(fresh=fresh, timeout_s=timeout_s), sql)
 
-    def _snapshot_reader(self, *, fresh: bool, timeout_s: float) -> SnapshotReader:
+    def _reader(self, *, fresh: bool, timeout_s: float) -> SnapshotReader:
         """Return what reads the last snapshot, or a ``fresh`` one."""
         from malstrom_py.workers.control.step_state import SnapshotReader
 
-        state: JobState = self._ask(StateCommand(_seconds(timeout_s)))
-        state.place()  # before a snapshot is asked for
-        made = self.snapshot(timeout_s=timeout_s) if checked_flag(fresh, "fresh") else None
-        return SnapshotReader(state, made)
+        return SnapshotReader.of_job(self._ask, fresh=checked_flag(fresh, "fresh"), timeout_s=_seconds(timeout_s))
 
     def metrics(self, *, timeout_s: float = 5.0, since: float | None = None) -> JobMetrics:
         """Return the metrics of the job: of its steps, exchanges, sources, workers, snapshots and rescales.

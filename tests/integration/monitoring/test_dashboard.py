@@ -7,15 +7,19 @@ import json
 import sys
 import urllib.request
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.workers.monitoring import history
+from malstrom_py.errors import PlanError
+from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.workers.monitoring import history, state_pages
 from malstrom_py.workers.monitoring.dashboard import DashboardServer
 from malstrom_py.workers.monitoring.history import Recording, pages_in
 from malstrom_py.workers.runtime.job_handle import find_job
@@ -80,6 +84,51 @@ def test_without_the_token_nothing_is_shown_or_done(server: Server, shown: mp.Da
     assert server.status(f"/api/jobs/docs-token/stop?token={TOKEN}", body={}, token=None) == 401
     assert handle.status().state == "running"
     handle.stop(timeout_s=PATIENCE_S)
+
+
+def test_state_is_shown_only_where_values_are_allowed(server: Server, shown: mp.Dashboard, tmp_path: Path) -> None:
+    kept = mp.Snapshots(tmp_path / "kept", interval_s=None)
+    handle = mp.InProcess(2, dashboard=replace(shown, values=True), snapshots=kept).start(a_job("docs-values"))
+    until(lambda: server.view("docs-values")["totals"]["written"] > 1_000, "it writes")
+    here = "/api/jobs/docs-values"
+    assert server.status(f"{here}/state/seen/7") == 409  # there is no snapshot
+    handle.snapshot()
+    state = handle.state("seen")
+    of_key = server.get(f"{here}/state/seen/7")
+    assert of_key == {"step": "seen", "key": 7, "snapshot": state.snapshot, "state": state[7]}
+    assert server.status(f"{here}/state/seen/seven") == 404
+    assert server.status(f"{here}/state/other/7") == 409
+    found = server.get(f"{here}/query?sql={quote('select key, value from seen where key = 7')}")
+    assert found == {"snapshot": state.snapshot, "rows": [{"key": 7, "value": state[7]}], "rows_all": 1}
+    many = server.get(f"{here}/query?sql={quote('select * from range(20000) order by all')}")
+    assert (len(many["rows"]), many["rows_all"]) == (10_000, 20_000)
+    assert server.status(f"{here}/query?sql={quote('select * from missing')}") == 409
+    assert server.status(f"{here}/query") == 409
+    for path in (f"{here}/state/seen/7", f"{here}/query?sql=select%201"):
+        assert server.status(path, token=None) == 401
+        assert server.status(path, token="another") == 401
+        assert server.status(path.replace("docs-values", "another")) == 404
+    handle.stop(timeout_s=PATIENCE_S)
+
+
+def test_values_are_off_unless_they_are_allowed(server: Server, shown: mp.Dashboard, tmp_path: Path) -> None:
+    handle = mp.InProcess(dashboard=shown, snapshots=mp.Snapshots(tmp_path / "kept")).start(a_job("docs-off"))
+    handle.snapshot()
+    assert server.status("/api/jobs/docs-off/state/seen/7") == 403
+    assert server.status("/api/jobs/docs-off/query?sql=select%201") == 403
+    handle.stop(timeout_s=PATIENCE_S)
+    with pytest.raises(PlanError, match="values must be True or False"):
+        mp.Dashboard(values=1)  # type: ignore[arg-type]
+
+
+def test_a_query_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = mp.Job("docs-long")
+    job.source("in", sources.Memory([1])).key_by("key", str).count("n").sink("out", sinks.Memory())
+    handle = mp.InProcess(snapshots=mp.Snapshots(MemoryStore())).start(job, control=False)
+    handle.wait(timeout_s=PATIENCE_S)
+    monkeypatch.setattr(state_pages, "SECONDS_MAX", 0.2)
+    with pytest.raises(PlanError, match=r"took longer than 0.2 s"):
+        state_pages.query_page(handle._job, "select sum(a.range * b.range) from range(1000000) a, range(1000000) b")
 
 
 def test_probes_need_no_token_and_say_whether_the_job_runs(server: Server, shown: mp.Dashboard) -> None:

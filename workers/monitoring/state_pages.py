@@ -1,0 +1,66 @@
+"""The state of steps for the dashboard's server: by key, and by SQL. Values are data, so only where they are allowed.
+
+Rule: one query at a time, and each is bounded in time, in memory and in the rows of its answer.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any, Final
+
+from malstrom_py.snapshot.typed_columns import json_text
+from malstrom_py.windows import WindowResult
+from malstrom_py.workers.reports.commands import RunningJob
+
+ROWS_MAX: Final = 10_000
+"""The largest number of rows of an answer."""
+
+SECONDS_MAX: Final = 30.0
+
+_ONE_AT_A_TIME: Final = threading.Lock()
+
+
+def state_page(job: RunningJob, step: str, key: str) -> dict[str, Any] | None:
+    """Return the state of ``key``, JSON or else a text, in ``step``; None if it has none."""
+    from malstrom_py.workers.control.step_state import SnapshotReader, StepState
+
+    with _ONE_AT_A_TIME:
+        state = StepState(SnapshotReader.of_job(job.ask, timeout_s=SECONDS_MAX), step)
+        wanted = _key(key)
+        found = state.get(wanted)
+        if found is None:
+            return None
+        if isinstance(found, list):
+            found = [one._asdict() if type(one) is WindowResult else one for one in found]
+        return _plain({"step": step, "key": wanted, "snapshot": state.snapshot, "state": found})
+
+
+def query_page(job: RunningJob, sql: str) -> dict[str, Any]:
+    """Return the rows of a query for the state of steps, at most `ROWS_MAX`, and the number of all."""
+    from malstrom_py.workers.control.state_query import SNAPSHOT, query
+    from malstrom_py.workers.control.step_state import SnapshotReader
+
+    with _ONE_AT_A_TIME:
+        found = query(SnapshotReader.of_job(job.ask, timeout_s=SECONDS_MAX), sql, limit_s=SECONDS_MAX)
+        rows = found.slice(0, ROWS_MAX).to_pylist()
+        return _plain({"snapshot": found.schema.metadata[SNAPSHOT].decode(), "rows": rows, "rows_all": found.num_rows})
+
+
+def _key(text: str) -> Any:
+    """Return the key that a path names: JSON, whose lists are tuples, else the text.
+
+    >>> _key("attic"), _key("7"), _key('"7"'), _key('["a", 1]')
+    ('attic', 7, '7', ('a', 1))
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return tuple(found) if isinstance(found, list) else text if isinstance(found, dict) else found
+
+
+def _plain(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return types of JSON."""
+    plain: dict[str, Any] = json.loads(json_text(answer))
+    return plain
