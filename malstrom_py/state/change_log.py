@@ -135,6 +135,11 @@ class Changes:
         """How many keys have been noted since the last snapshot; one in several columns counts several times."""
         return len(self.noted or ()) + sum(map(len, self._columns))
 
+    @property
+    def kept(self) -> int:
+        """How many keys are kept: with those of the last snapshot, until the next names it as parent."""
+        return self.count + len(self._unsure) + sum(map(len, self._unsure_columns))
+
     def forget(self) -> None:
         """Write all state in full at the next barrier, and track no keys until then."""
         self.noted, self._columns = None, []

@@ -34,6 +34,10 @@ _BUFFER_BYTES: Final = 16 << 20
 """RocksDB keeps blocks that were read, and up to three buffers of what was written: about 80 MB."""
 
 
+PER_KEY: Final = 4
+"""About so many bytes of memory find a key on disk."""
+
+
 class Disk(Protocol):
     """An ordered store of bytes by key, of one worker.
 
@@ -77,7 +81,8 @@ class RocksDisk:
         rocks = self._library
         blocks = rocks.BlockBasedOptions()
         blocks.set_block_cache(rocks.Cache(_CACHE_BYTES))
-        blocks.set_cache_index_and_filter_blocks(True)  # else they grow with the state, beside the cache
+        # In a cache that has no room for all of them each look-up reads megabytes; here they take `PER_KEY`.
+        blocks.set_cache_index_and_filter_blocks(False)
         blocks.set_bloom_filter(10, False)  # most keys of a batch that are not found are new ones
         options = rocks.Options(raw_mode=True)
         options.create_if_missing(True)
@@ -86,6 +91,7 @@ class RocksDisk:
         options.set_max_write_buffer_number(3)
         options.set_compression_type(rocks.DBCompressionType.lz4())
         options.set_max_open_files(256)
+        options.set_target_file_size_multiplier(2)  # so that 256 files are enough
         database = rocks.Rdict(str(self._path), options)
         without_log = rocks.WriteOptions()
         without_log.disable_wal = True

@@ -23,7 +23,7 @@ from malstrom_py.data.messages import AnyInMemory, InMemory
 from malstrom_py.errors import InternalError, PlanError, shown
 from malstrom_py.state.artefact_parts import PART_BYTES, BlockFile
 from malstrom_py.state.cold import ColdStates, KeyForm, can_be_cold
-from malstrom_py.state.disk import Disk, Failing, RocksDisk, require_rocksdb
+from malstrom_py.state.disk import PER_KEY, Disk, Failing, RocksDisk, require_rocksdb
 from malstrom_py.state.entries import Held
 from malstrom_py.state.group_index import listed_keys
 from malstrom_py.state.many_values import ManyValues, Values
@@ -142,8 +142,13 @@ class StateMemory:
 
     @property
     def bytes_in_memory(self) -> int:
-        """About how many bytes the states in memory take."""
+        """About how many bytes the states in memory take, with what is needed beside them."""
         return sum(part.bytes_most for part in self._parts)
+
+    @property
+    def beside_most(self) -> int:
+        """How many bytes of the limit a step may need beside its states: they have half of it at least."""
+        return self.limit // (2 * len(self._parts))
 
     @property
     def installs_bytes(self) -> int:
@@ -178,6 +183,12 @@ _PIECES_MAX: Final = 64
 _OF_KEY: Final = 100
 """About so many bytes the dict needs for an entry; arrays need less."""
 
+_OF_CHANGED: Final = 130
+"""About so many bytes a changed key takes until it is in a snapshot, if it has gone to disk by then."""
+
+_CHANGED_MOST: Final = 1 << 21
+"""So many moved keys at least may be noted as changed; with more the next snapshot writes all, without decoding."""
+
 
 class StepMemory:
     """The states of one step that are in memory, of which `put_away` puts some among those on disk, ``cold``."""
@@ -191,6 +202,7 @@ class StepMemory:
         self._used: set[Any] = set()  # since the hand has passed them
         self._hand: Iterator[Sequence[Any]] = iter(())
         self._measured = 0  # states
+        self._beside = 0  # bytes
         self._each = 0  # bytes
         self._came = 0  # rows, since
         self._again = 1
@@ -200,7 +212,15 @@ class StepMemory:
     @property
     def bytes_most(self) -> int:
         """How many bytes the states take at most, if each row adds as much as one state has."""
-        return (self._measured + self._came) * self._each
+        return (self._measured + self._came) * self._each + self._beside
+
+    def _bytes_beside(self) -> int:
+        """Return about how many bytes are needed beside the states, once some are on disk."""
+        if not len(self.cold):
+            return 0
+        changed = self._state.changes.kept * _OF_CHANGED if self._state.tracked else 0
+        clock = getsizeof(self._used) + 8 * self._measured  # the rest of the keys that the hand passes
+        return min(changed + clock + len(self.cold) * PER_KEY, self._all_steps.beside_most)
 
     @property
     def is_unsure(self) -> bool:
@@ -228,7 +248,8 @@ class StepMemory:
             keys, size = len(some), sum(map(footprint, chain(some, map(values.get, some))))
         if keys:
             self._each = _OF_KEY + size // keys + self._state.bytes_of_times // max(1, self._measured)
-        return self._measured * self._each
+        self._beside = self._bytes_beside()
+        return self.bytes_most
 
     def came(self, rows: int) -> None:
         """Note that the step gets ``rows``, of keys whose states are all in memory."""
@@ -272,7 +293,7 @@ class StepMemory:
         if not stored:
             return 0, b""
         if state.is_tracked:
-            state.note(self.cold.keys_of(stored))
+            self._note_moved(self.cold.keys_of(stored))
         return len(stored), state.codec.encode_in_flight(stored, step=self.step)
 
     def acquire_stored(self, states: bytes) -> None:
@@ -283,8 +304,14 @@ class StepMemory:
         self._state.interrogate(AnyInMemory(set(keys)), held)
         for key in held:
             raise InternalError(f"step {self.step!r}: state of key {shown(key)} was acquired, but is already here")
-        self._state.note(keys)
+        self._note_moved(keys)
         self.cold.put_stored(stored)
+
+    def _note_moved(self, keys: Sequence[Any]) -> None:
+        state = self._state
+        if state.tracked and state.changes.count > max(_CHANGED_MOST, self._all_steps.limit // (2 * _OF_CHANGED)):
+            state.changes.forget()
+        state.note(keys)
 
     def put_away(self, size: int) -> int:
         """Put states of about ``size`` bytes on disk, and return how many bytes they had."""
