@@ -16,14 +16,15 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
 from malstrom_py.errors import PlanError, SinkError, SourceError
+from malstrom_py.local_files import locked
 from malstrom_py.sinks.base import CommitContext, SnapshotId, Target
 
 
@@ -45,7 +46,8 @@ def check_targets(targets: Mapping[str, Target]) -> None:
 RECORDS: Final = "_malstrom"
 FORMAT: Final = 1
 
-_ATTEMPTS: Final = 20
+_ATTEMPTS: Final = 300
+_PAUSE_S: Final = 0.1
 
 BY_SPARK: Final = "spark:"
 """The prefix of the format of files that Spark has written with its own options."""
@@ -87,21 +89,30 @@ def record_output(root: Path, context: CommitContext, output: StepOutput) -> Non
     """
     path = root / RECORDS / f"{context.job}.json"
     is_new_folder = not path.parent.exists()
+    _check_no_link(path.parent)
     path.parent.mkdir(exist_ok=True)
     try:
-        for _ in range(_ATTEMPTS):
-            known = find_record(root, context.job)
-            updated = _updated(known, context, output)
-            if updated is None:
-                return
-            if write_durably(path, _encode(updated), if_true=partial(_is_record, known, root, context.job)):
-                return
-        raise BlockingIOError(errno.EAGAIN, "other processes keep changing the output record")
+        with _alone_in(path.parent):
+            updated = _updated(find_record(root, context.job), context, output)
+            if updated is not None:
+                write_durably(path, _encode(updated))
     except OSError:
         if is_new_folder:
             with contextlib.suppress(OSError):
                 path.parent.rmdir()
         raise
+
+
+@contextlib.contextmanager
+def _alone_in(records: Path) -> Iterator[None]:
+    """Keep other processes from changing ``records``, also one that was paused and continues beside a later start."""
+    for _ in range(_ATTEMPTS):
+        with locked(records) as is_alone:
+            if is_alone:
+                yield
+                return
+        time.sleep(_PAUSE_S)
+    raise BlockingIOError(errno.EAGAIN, f"another process has kept {records} locked for {_ATTEMPTS * _PAUSE_S:.0f} s")
 
 
 def find_record(root: Path, job: str) -> JobOutput | None:
@@ -111,12 +122,16 @@ def find_record(root: Path, job: str) -> JobOutput | None:
         SinkError: the folder of records is a symbolic link.
     """
     folder = root / RECORDS
-    if folder.is_symlink():
-        raise SinkError(f"{folder} is a symbolic link, and output is not recorded through links: remove it")
+    _check_no_link(folder)
     try:
         return _decode((folder / f"{job}.json").read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
+
+
+def _check_no_link(folder: Path) -> None:
+    if folder.is_symlink():
+        raise SinkError(f"{folder} is a symbolic link, and output is not recorded through links: remove it")
 
 
 def begin_record(root: Path, job: str, committed: Sequence[SnapshotId], *, before: str | None = None) -> None:
@@ -126,14 +141,17 @@ def begin_record(root: Path, job: str, committed: Sequence[SnapshotId], *, befor
     starts from the beginning (no committed snapshots) replaces it. ``before``: the next snapshot of this run; a record
     of a later one, which is not committed, belongs to a later start, and stays. OSError: the record cannot be written.
     """
-    known = find_record(root, job)
-    if known is None or (committed and known.snapshot not in committed):
+    if find_record(root, job) is None:
         return
-    # After the clock was set back, a committed snapshot may be later too.
-    if not committed and before is not None and known.snapshot > before:
-        return
-    if known.final == bool(committed):
-        write_durably(root / RECORDS / f"{job}.json", _encode(replace(known, final=not committed)))
+    with _alone_in(root / RECORDS):
+        known = find_record(root, job)
+        if known is None or (committed and known.snapshot not in committed):
+            return
+        # After the clock was set back, a committed snapshot may be later too.
+        if not committed and before is not None and known.snapshot > before:
+            return
+        if known.final == bool(committed):
+            write_durably(root / RECORDS / f"{job}.json", _encode(replace(known, final=not committed)))
 
 
 def read_output(root: Path, job: str) -> JobOutput:
@@ -166,17 +184,14 @@ def jobs_in(root: Path) -> list[str]:
     return sorted(path.stem for path in (root / RECORDS).glob("*.json") if not path.name.startswith("."))
 
 
-def write_durably(path: Path, content: bytes | memoryview, *, if_true: Callable[[], bool] = lambda: True) -> bool:
-    """Replace the content of ``path`` atomically and durably. ``if_true``: asked last; if not, nothing changes."""
+def write_durably(path: Path, content: bytes | memoryview) -> None:
+    """Replace the content of ``path`` atomically and durably."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with fresh.open("xb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        if not if_true():
-            fresh.unlink()
-            return False
         fresh.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -187,7 +202,6 @@ def write_durably(path: Path, content: bytes | memoryview, *, if_true: Callable[
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return True
 
 
 def _updated(known: JobOutput | None, context: CommitContext, output: StepOutput) -> JobOutput | None:
@@ -197,10 +211,6 @@ def _updated(known: JobOutput | None, context: CommitContext, output: StepOutput
     if known is not None and _is_old_commit(known, context, output):
         return None
     return JobOutput(context.job, context.snapshot, context.result, {context.step: output}, context.final)
-
-
-def _is_record(known: JobOutput | None, root: Path, job: str) -> bool:
-    return find_record(root, job) == known
 
 
 def _is_old_commit(known: JobOutput, context: CommitContext, output: StepOutput) -> bool:

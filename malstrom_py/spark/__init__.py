@@ -28,6 +28,9 @@ def register(spark: Any) -> None:
     strings. Unsigned integers get the next larger type, times of day become strings. An explicit schema
     (``.schema(…)``) may leave out columns and may ask for any type that holds the same values.
 
+    ``spark.readStream.format("malstrom").schema(…).load(folder)`` reads the output as a stream: the files of each
+    commit, once. A query whose output was replaced, by the job from its beginning, ends with a `SourceError`.
+
     It also reads snapshots: ``.option("snapshots", uri)``, or ``.load(uri)`` of a folder of snapshots. Options:
 
     - ``job``; ``snapshot``: an id, by default the newest; ``store.<option>``: options of an object store;

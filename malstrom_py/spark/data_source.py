@@ -1,4 +1,4 @@
-"""The data source ``spark.read.format("malstrom")``: the output of a job, its counts, and its snapshots.
+"""The data source "malstrom" of Spark: the output of a job, also as a stream, its counts, and its snapshots.
 
 Rule: the data source runs in Spark's Python processes. It needs neither a session nor a JVM, and malstrom-py must be
 installed there.
@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from malstrom_py.errors import SourceError
 from malstrom_py.sinks.output_record import JobOutput
 from malstrom_py.spark.output_files import FileSplit, OutputFiles, batches_of, check_readable, output_of, step_of
+from malstrom_py.spark.output_stream import OutputStreamReader
 from malstrom_py.spark.snapshot_source import RowsReader, SnapshotQuery, asks_for_snapshots
 from malstrom_py.spark.types import arrow_schema, spark_schema
 
@@ -63,20 +64,21 @@ class JobOutputSource(DataSource):
             return SnapshotQuery(self.options).reader(schema)
         query = _OutputQuery(self.options)
         if query.what == "result":
-            return RowsReader(counts_of(query.output), schema)
+            return RowsReader(counts_of(query.output()), schema)
         return _FilesReader(query.files(), schema)
 
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802  Spark's name
-        raise SourceError(
-            "format 'malstrom' is read by spark.read, not by spark.readStream: it is the output of a job's last "
-            "commit. Write spark.read.format('malstrom').load(folder) again after each commit; or let "
-            "spark.readStream follow the committed files themselves, such as spark.readStream.schema(…).parquet(folder)"
-        )
+    def streamReader(self, schema: StructType) -> OutputStreamReader:  # noqa: N802  Spark's name
+        if asks_for_snapshots(self.options):
+            raise SourceError("snapshots are read by spark.read, not by spark.readStream, which reads output of a job")
+        query = _OutputQuery(self.options)
+        if query.what != "output":
+            raise SourceError(f"spark.readStream reads output of a job: read what={query.what!r} by spark.read")
+        return OutputStreamReader(query.path, query.job, query.step, _requested_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         raise SourceError(
-            "format 'malstrom' is only read: it is the output of a job. Write with another format, such as parquet, "
-            "which a job reads by sources.Files or sources.Spark"
+            "format 'malstrom' is only read, as no rows are pushed into a job: a job reads a DataFrame by "
+            "sources.Spark(df), and a streaming one by sources.Spark(df, staging=folder)"
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802  Spark's name
@@ -91,14 +93,19 @@ class _OutputQuery:
             raise SourceError(f"unknown option {', '.join(unknown)}: known are {', '.join(sorted(_OPTIONS))}")
         if "path" not in options:
             raise SourceError("give the folder that a sink with a path wrote to: load(path)")
+        self.path = options["path"]
+        self.job = options.get("job")
+        self.step = options.get("step")
         self.what = options.get("what", "output")
         if self.what not in ("output", "result"):
             raise SourceError(f"option what must be 'output' or 'result', not {self.what!r}")
-        self._step = options.get("step")
-        self._root, self.output = output_of(options["path"], options.get("job"))
+
+    def output(self) -> JobOutput:
+        return output_of(self.path, self.job)[1]
 
     def files(self) -> OutputFiles:
-        return OutputFiles(self._root, step_of(self.output, self._step))
+        root, output = output_of(self.path, self.job)
+        return OutputFiles(root, step_of(output, self.step))
 
 
 class _FilesReader(DataSourceReader):

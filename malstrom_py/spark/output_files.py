@@ -67,6 +67,9 @@ def _type(texts: Sequence[str | None]) -> pa.DataType:
     return pa.string()
 
 
+ASKED_BY: Final = 'format "malstrom"'
+"""What reads the output, for errors."""
+
 _FORMATS: Final = ("csv", "json", "parquet")
 _SPLIT_BYTES: Final = 128 << 20
 _BATCH_ROWS: Final = 1 << 16
@@ -190,12 +193,13 @@ class FileSplit:
 
 def output_of(path: str, job: str | None) -> tuple[Path, JobOutput]:
     """Read the output record of ``job`` in the folder ``path``; None selects the only job that has one."""
-    root = local_path(path, 'spark.read.format("malstrom")')
+    root = local_path(path, ASKED_BY)
     if job is None:
         jobs = jobs_in(root)
         if not jobs:
             raise SourceError(
-                f"no job has written a record in {root}: give the folder that a sink with a path wrote to"
+                f"no job has written a record in {root}: give the folder that a sink with a path wrote to, or wait for "
+                f"the first commit. A stream can begin before it if schema(…) gives its columns"
             )
         if len(jobs) > 1:
             raise SourceError(f"several jobs have written to {root}: choose one with option job: {', '.join(jobs)}")

@@ -130,14 +130,11 @@ def test_what_cannot_be_read_is_said_where_the_query_is_planned(reads: Any, tmp_
         _ = reads.read.format("malstrom").load(str(tmp_path)).schema
 
 
-def test_a_stream_is_refused_with_what_to_write_instead(reads: Any, tmp_path: Path) -> None:
-    write(tmp_path, FLIGHTS)
-
-    def follow() -> None:
-        stream = reads.readStream.format("malstrom").load(str(tmp_path))
-        stream.writeStream.format("memory").queryName("refused").start().processAllAvailable()
-
-    with pytest.raises(Exception, match=r"spark\.read\.format\('malstrom'\)\.load\(folder\) again"):
-        follow()
-    with pytest.raises(Exception, match="format 'malstrom' is only read"):
+def test_writing_is_refused_with_what_writes_instead(reads: Any, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"a job reads a DataFrame by sources\.Spark\(df\)"):
         reads.range(1).write.format("malstrom").mode("append").save(str(tmp_path / "other"))
+    stream = reads.readStream.format("rate").load().writeStream.format("malstrom")
+    with pytest.raises(Exception, match=r"a streaming one by sources\.Spark\(df, staging=folder\)"):
+        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start(
+            str(tmp_path / "other")
+        ).awaitTermination(60)

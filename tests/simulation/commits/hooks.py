@@ -16,6 +16,7 @@ from malstrom_py.connectors.lake import table
 from malstrom_py.data.batch import Batch
 from malstrom_py.local_files import RunLock
 from malstrom_py.object_stores import Bucket
+from malstrom_py.sinks import output_record
 from malstrom_py.sinks.base import CommitContext, SnapshotId, TransactionalSink, TransactionalWriter
 from malstrom_py.snapshot.log import FOLDER, JobStart, entry_of
 from malstrom_py.snapshot.manifest import Manifest
@@ -176,6 +177,7 @@ def watched_disk() -> Iterator[None]:
         mock.patch.multiple(os, fsync=lambda descriptor: None, **patches),
         mock.patch.object(snapshot_capture, "sleep"),
         mock.patch.object(table, "_PAUSE_S", 0.0),
+        mock.patch.object(output_record, "_PAUSE_S", 0.0),
         mock.patch.object(RunLock, "hold", noted),
         mock.patch.multiple(Bucket, **requests),
     ):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import PlanError, SinkError, SourceError
+from malstrom_py.local_files import locked
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.sinks.output_record import StepOutput, begin_record, jobs_in, read_output, record_output
 from tests.unit.sinks.writing import context, everything, visible
@@ -175,3 +179,63 @@ def test_a_run_that_resumes_after_the_clock_was_set_back_adds_to_the_record(tmp_
     begin_record(tmp_path, "job", [SnapshotId("s5")], before="s2")
     record_output(tmp_path, context("s6"), StepOutput("csv", ("b.csv",)))
     assert read_output(tmp_path, "job").outputs["out"].files == ("a.csv", "b.csv")
+
+
+def meet(first: Callable[[], None], second: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``second`` run in another thread, as in another process, just before ``first`` replaces the record."""
+    thread, waits, is_over = threading.Thread(target=second), threading.Event(), threading.Event()
+    replace = Path.replace
+
+    def replaced(path: Path, target: Path) -> Path:
+        if thread.ident is None:
+            thread.start()
+            while thread.is_alive() and not waits.is_set():
+                thread.join(0.01)
+        return replace(path, target)
+
+    def sleep(pause_s: float) -> None:
+        waits.set()
+        is_over.wait(10)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    monkeypatch.setattr(time, "sleep", sleep)
+    first()
+    is_over.set()
+    thread.join()
+
+
+def test_processes_that_record_at_the_same_time_keep_the_files_of_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(snapshot: str, *files: str) -> None:
+        record_output(tmp_path, context(snapshot, final=False), StepOutput("csv", files))
+
+    record("s1", "a.csv")
+    meet(lambda: record("s1", "a.csv", "b.csv"), lambda: record("s2", "c.csv"), monkeypatch)
+    assert read_output(tmp_path, "job").outputs["out"].files == ("a.csv", "b.csv", "c.csv")
+
+
+def test_a_start_keeps_what_another_process_records_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_output(tmp_path, context("s1"), CSV)
+    begin_record(tmp_path, "job", [SnapshotId("s1")])
+    files = StepOutput("csv", ("b.csv",))
+    meet(
+        lambda: begin_record(tmp_path, "job", []),
+        lambda: record_output(tmp_path, context("s1", final=False), files),
+        monkeypatch,
+    )
+    assert read_output(tmp_path, "job").outputs["out"].files == ("a.csv", "b.csv")
+
+
+def test_a_record_that_another_process_keeps_locked_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    record_output(tmp_path, context("s1"), CSV)
+    with locked(tmp_path / "_malstrom"), pytest.raises(BlockingIOError, match="another process"):
+        record_output(tmp_path, context("s2"), CSV)
+    assert 10 <= sum(pauses) <= 60
+    assert read_output(tmp_path, "job").snapshot == "s1"
