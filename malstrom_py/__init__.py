@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from malstrom_py.workers.runtime.job_handle import JobHandle
     from malstrom_py.workers.runtime.run_options import RunOptions
     from malstrom_py.workers.runtime.supervisor import Restart
+    from malstrom_py.workers.runtime.tap import Tap, TapRecord
     from malstrom_py.workers.simulator.simulation import SimulatedResult, Simulation
 else:
     __getattr__, __dir__ = lazy_names(
@@ -154,6 +155,7 @@ else:
             "malstrom_py.workers.runtime.job_handle": "JobHandle",
             "malstrom_py.workers.runtime.run_options": "RunOptions",
             "malstrom_py.workers.runtime.supervisor": "Restart",
+            "malstrom_py.workers.runtime.tap": "Tap TapRecord",
             "malstrom_py.workers.simulator.simulation": "SimulatedResult Simulation",
         },
         "MODULE",
@@ -234,6 +236,8 @@ __all__ = [
     "StepState",
     "StreamBuilder",
     "SuspendMarker",
+    "Tap",
+    "TapRecord",
     "__version__",
     "agg",
     "collect",

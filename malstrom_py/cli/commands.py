@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "top": ("watching", "Watch a running job in the terminal: steps, workers, lag, back-pressure, snapshots, events."),
     "metrics": ("watching", "Print the metrics of a running job, or serve them to Prometheus."),
     "dashboard": ("watching", "Show running jobs in a browser, until Ctrl-C or SIGTERM."),
+    "tap": ("tapping", "Show records that a step of a running job emits, as they pass."),
     "snapshots": ("snapshots", "List, show, verify and prune snapshots."),
     "capture": ("captures", "Check and show what capture_into recorded."),
 }

@@ -7,6 +7,7 @@ number of `Reply` with ``waiting`` and then the actual one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -32,12 +33,14 @@ from malstrom_py.workers.reports.commands import (
     StateCommand,
     StatusCommand,
     StopCommand,
+    TapCommand,
     WaitCommand,
 )
 from malstrom_py.workers.reports.event_log import EventPage
 from malstrom_py.workers.reports.job_state import JobState, StateShape
 from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.reports.taps import TapPage
 
 PROTOCOL: Final = 2
 LENGTH_BYTES: Final = 4
@@ -121,13 +124,18 @@ class Reply(msgspec.Struct, omit_defaults=True):
     reload: ReloadReport | None = None
     metrics: JobMetrics | None = None
     state: _State | None = None
+    tap: TapPage | None = None
     error: _Error | None = None
 
     def result(self, command: Command, job: str) -> Result:
         """Return the result of ``command`` to ``job``, or raise the error."""
-        found = {"status": self.status, "run": self.run, "reload": self.reload, "metrics": self.metrics}.get(
-            command.operation
-        )
+        found = {
+            "status": self.status,
+            "run": self.run,
+            "reload": self.reload,
+            "metrics": self.metrics,
+            "tap": self.tap,
+        }.get(command.operation)
         match command:
             case _ if self.error is not None:
                 raise _as_error(self.error)
@@ -139,12 +147,22 @@ class Reply(msgspec.Struct, omit_defaults=True):
                 return None
             case EventsCommand() if self.events is not None:
                 return self.events.page()
-            case StatusCommand() | WaitCommand() | ReloadCommand() | MetricsCommand() if found is not None:
+            case StatusCommand() | WaitCommand() | ReloadCommand() | MetricsCommand() | TapCommand() if (
+                found is not None
+            ):
                 return found
             case StateCommand() if (state := self.state) is not None:
                 return JobState(state.job, state.shapes, state.uri, state.keeper)
         raise ControlError(f"job {job!r} did not answer what it was asked ({command.operation})", job=job)
 
+
+_FIELD_OF: Final[Mapping[type, str]] = {
+    RescaleReport: "report",
+    RunResult: "run",
+    ReloadReport: "reload",
+    TapPage: "tap",
+}
+"""The field of a `Reply` for a result that is sent unchanged."""
 
 _ERROR_ATTRIBUTES: Final = (
     *("step", "function", "rule", "type_name", "wait", "deadline_s", "node", "reason"),
@@ -184,12 +202,9 @@ def encode_answer(answer: Result | MalstromError) -> bytes:
         case JobStatus():
             # A path in an error may have characters that are not unicode.
             reply = Reply(status=replace(answer, error=None if answer.error is None else _unicode(answer.error)))
-        case RescaleReport():
-            reply = Reply(report=answer)
-        case RunResult():
-            reply = Reply(run=answer)
-        case ReloadReport():
-            reply = Reply(reload=answer)
+        case RescaleReport() | RunResult() | ReloadReport() | TapPage():
+            unchanged: Any = {_FIELD_OF[type(answer)]: answer}
+            reply = Reply(**unchanged)
         case JobMetrics():
             reply = Reply(metrics=replaced(answer, error=None if answer.error is None else _unicode(answer.error)))
         case JobState():

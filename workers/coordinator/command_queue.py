@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -31,8 +31,9 @@ from malstrom_py.logs import log
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator.autoscaler import Autoscaler
+from malstrom_py.workers.coordinator.commanded_workers import CommandedWorkers
 from malstrom_py.workers.coordinator.metering import RateHistory
-from malstrom_py.workers.coordinator.rescale_requests import Done
+from malstrom_py.workers.coordinator.taps import Taps
 from malstrom_py.workers.reports.commands import (
     AutoscaleCommand,
     Command,
@@ -45,6 +46,7 @@ from malstrom_py.workers.reports.commands import (
     StateCommand,
     StatusCommand,
     StopCommand,
+    TapCommand,
     WaitCommand,
 )
 from malstrom_py.workers.reports.event_log import EventLog
@@ -62,39 +64,6 @@ from malstrom_py.workers.reports.job_status import (
     in_progress,
 )
 from malstrom_py.workers.reports.result import RunResult
-
-SnapshotDone = Callable[[SnapshotId | MalstromError], None]
-"""A callback that the thread of the run calls once: with the id of the committed snapshot, or with the error."""
-
-
-class CommandedWorkers(Protocol):
-    """The interface of the workers of a run for the commands."""
-
-    @property
-    def members(self) -> tuple[int, ...]: ...
-
-    @property
-    def phase(self) -> str: ...
-
-    @property
-    def moving(self) -> Moving | None: ...
-
-    @property
-    def suspended(self) -> bool: ...
-
-    @property
-    def snapshots(self) -> SnapshotStatus | None:
-        """The status of the snapshots; None if the job runs without."""
-
-    def rescale(self, size: int | None, done: Done) -> None: ...
-
-    def snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
-        """Make a snapshot whose barrier is injected from now on, and with ``copy_to`` a copy of it there."""
-
-    def drain(self) -> None: ...
-
-    def suspend(self) -> None:
-        """Stop every worker after the data in flight; with snapshots, after a last snapshot is committed."""
 
 
 class ReloadDue(PlannedEnd):
@@ -201,6 +170,7 @@ class CommandQueue:
         self.events = EventLog()
         self.autoscaler = Autoscaler(job, self.events)
         self.rates = RateHistory()
+        self.taps = Taps(job)
         self.pending = False
         self._lock = threading.RLock()
         self._clock = SystemClock()
@@ -266,10 +236,9 @@ class CommandQueue:
             case MetricsCommand():
                 return self.rates.put_into_answer(self._look(JobMetrics, self.known_metrics), command.since)
             case AutoscaleCommand():
-                if self.ended.done():
-                    raise self.ended.result().refusal(command.what)
-                self.autoscaler.set(command.options)
-                return _future(None)
+                return self._autoscale(command)
+            case TapCommand():
+                return self._tap(command)
 
     def unanswered(self, command: Command, done: Future[Any]) -> Result:
         """Return what a client gets whose ``command`` is not ``done`` in time, or raise `OperationInProgress`."""
@@ -281,6 +250,8 @@ class CommandQueue:
                 return self.known()
             case MetricsCommand():
                 return self.rates.put_into(self.known_metrics(), command.since)
+            case TapCommand():
+                return self.taps.forget(command, done)
         raise in_progress(self.name, command.operation, command.timeout_s or 0.0) from None
 
     def stop(self, *, drain: bool | None) -> Future[JobOutcome]:
@@ -402,6 +373,8 @@ class CommandQueue:
             (coordinator.drain if drain else coordinator.suspend)()
         for asked in taken:
             self._execute(coordinator, asked)
+        for order in self.taps.due(self._clock.monotonic_s()):
+            coordinator.tap(order)
         counts = count()
         with self._lock:
             self._publish(coordinator.phase, counts, len(coordinator.members), coordinator.moving)
@@ -483,6 +456,7 @@ class CommandQueue:
             self._asked, self._unanswered, self._reload = [], [], None
             # Set under the lock, so that no thread finds an ended job without its ending.
             self.ended.set_result(ending)
+        self.taps.end()
         for asked in unanswered:
             asked.answer(ending.refusal(asked.command.what))
         self._answer_looks(JobStatus, JobMetrics)
@@ -503,6 +477,21 @@ class CommandQueue:
             looks = [(kind, self._looks.pop(kind)) for kind in kinds if kind in self._looks]
         for kind, asked in looks:
             asked.set_result(self.known(fresh=fresh) if kind is JobStatus else self.known_metrics())
+
+    def _autoscale(self, command: AutoscaleCommand) -> Future[None]:
+        if self.ended.done():
+            raise self.ended.result().refusal(command.what)
+        self.autoscaler.set(command.options)
+        return _future(None)
+
+    def _tap(self, command: TapCommand) -> Future[Any]:
+        """Begin or renew a tap. Once the job has ended none begins, and those there are end."""
+        if self.ended.done() and not command.log:
+            raise self.ended.result().refusal(command.what)
+        page = self.taps.next_page(command, self._clock.monotonic_s())
+        self.pending = True
+        self.wake.set()
+        return page
 
     def _queue(self, command: RescaleCommand | SnapshotCommand | ReloadCommand) -> Future[Any]:
         operation, saves = command.operation, not isinstance(command, RescaleCommand)

@@ -23,7 +23,7 @@ from malstrom_py.rescale.moves.pre_copy import AHEAD_LEAST
 from malstrom_py.rescale.moves.protocol import Report
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.coordinator import machine as events
-from malstrom_py.workers.coordinator.command_queue import SnapshotDone
+from malstrom_py.workers.coordinator.commanded_workers import SnapshotDone
 from malstrom_py.workers.coordinator.job_machine import (
     ENDED,
     ENDS,
@@ -58,6 +58,7 @@ from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.job_events import JobEvents
 from malstrom_py.workers.reports.job_status import Moving, SnapshotStatus, check_size
 from malstrom_py.workers.reports.result import RunResult, StepCounts, merged_counts
+from malstrom_py.workers.reports.taps import Tapped, TapStep
 from malstrom_py.workers.transport.messages import (
     Connected,
     Content,
@@ -130,6 +131,7 @@ class Coordinator(Generic[G]):
         self.events = JobEvents(plan, log or EventLog(), lambda event: self._send_all(group.workers, Notify(event)))
         self.commit = commits or SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
         self.metering = Metering(plan, clock, self.events.emit)
+        self.tapped: Callable[[Tapped], None] = lambda _: None  # what workers have sampled of a step
         self.snapshotting: SnapshotCoordinator | None = None
         self._plan = plan
         self._clock = clock
@@ -280,6 +282,8 @@ class Coordinator(Generic[G]):
                     self.events.noticed(content.event)
                 case PartsEnded():
                     self.events.parts_ended(content.source, content.parts)
+                case Tapped():
+                    self.tapped(content)
 
     def _joined(self, event: Connected | RescaleCalledOff) -> None:
         if isinstance(event, Connected):
@@ -447,6 +451,10 @@ class Coordinator(Generic[G]):
                 f"job {self._plan.job!r} runs without snapshots: start it with snapshots=mp.Snapshots(uri)"
             )
         self.snapshotting.ask(done, copy_to=copy_to)
+
+    def tap(self, order: TapStep) -> None:
+        """Let all workers sample the records of a step, for the lease of ``order``."""
+        self._send_all(self.group.workers, order)
 
     def drain(self) -> None:
         """Stop the sources, so that the job finishes."""

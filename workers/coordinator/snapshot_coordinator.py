@@ -30,7 +30,7 @@ from malstrom_py.state.ahead_of_barrier import merged_deltas
 from malstrom_py.state.artefact import merged
 from malstrom_py.state.artefact_parts import merged_in_parts
 from malstrom_py.workers.coordinator import job_machine as machine
-from malstrom_py.workers.coordinator.command_queue import SnapshotDone
+from malstrom_py.workers.coordinator.commanded_workers import SnapshotDone
 from malstrom_py.workers.coordinator.job_machine import OPEN, WANTED, Effect, Event, JobMachine, PlannedStop
 from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade
 from malstrom_py.workers.coordinator.recovery import RunStart, plan_image

@@ -23,6 +23,9 @@ from malstrom_py.operators.base import Counters, Operator, Outlet
 
 T = TypeVar("T")
 
+Tap = Callable[[Batch, int], None]
+"""Sees each batch that a node sends, and its port."""
+
 _WATCH_S: Final = 0.1
 """The interval in which pending calls are checked for a timeout."""
 
@@ -65,6 +68,7 @@ class _Node:
         "operator",
         "queue",
         "rank",
+        "taps",
     )
 
     def __init__(self, rank: int, spec: NodeSpec, ready: list[int], run: Callable[[], None]) -> None:
@@ -86,6 +90,7 @@ class _Node:
         self._run = run
         self._behind: list[_Node] | None = None
         self.again: list[tuple[int, Batch | Control]] = []
+        self.taps: tuple[Tap, ...] = ()
 
     def connect(self, port: int, target: _Node, index: int) -> None:
         self._targets[port].append((target, index))
@@ -183,10 +188,25 @@ class _Node:
     def close(self) -> None:
         """Release the other nodes: these cycles would keep the state of all steps until a full collection."""
         self._inbound, self._targets, self._behind, self._run = [], [], None, _nothing
+        self.taps = ()
 
     def drain(self) -> None:
         # Only higher ranks can be ready while this node runs, so running them now does not change the order.
         self._run()
+
+
+class _TappedNode(_Node):
+    """A node that shows its taps each batch that it sends. A node becomes one while it is tapped, so that a node that
+    is not costs nothing.
+    """
+
+    __slots__ = ()
+
+    def send(self, message: Batch | Control, port: int = 0) -> None:
+        if isinstance(message, Batch) and len(message):
+            for tap in self.taps:
+                tap(message, port)
+        _Node.send(self, message, port)  # `super` would fail where a tap has just ended
 
 
 def _nothing() -> None:
@@ -336,6 +356,26 @@ class Executor:
     def frontier(self, node: int) -> int:
         """Return the node's frontier: the minimum of the epochs of its inputs (T6)."""
         return self._nodes[node].frontier.time
+
+    def outputs(self, node: int) -> list[tuple[int, int | None]]:
+        """Return where the batches of ``node`` can be tapped, as (node, port): at itself, on all ports (None); of a
+        sink, which sends none, at what feeds it.
+        """
+        found = self._nodes[node]
+        return [(node, None)] if found._epochs else [(source.rank, port) for source, port in found._inbound]
+
+    def tap(self, node: int, tap: Tap) -> None:
+        """Let ``tap`` see what ``node`` sends, until `untap`."""
+        tapped = self._nodes[node]
+        tapped.taps = (*tapped.taps, tap)
+        tapped.__class__ = _TappedNode
+
+    def untap(self, node: int, tap: Tap) -> None:
+        """Undo `tap`."""
+        tapped = self._nodes[node]
+        tapped.taps = tuple(other for other in tapped.taps if other is not tap)
+        if not tapped.taps:
+            tapped.__class__ = _Node
 
     def finish_calls(
         self, holding: Sequence[tuple[int, Operator]], wake: Event, settle: Callable[[], None] = lambda: None

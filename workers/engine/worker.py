@@ -67,6 +67,7 @@ from malstrom_py.workers.engine.region_input import Preparation, RegionInput
 from malstrom_py.workers.engine.routing_switch import RoutingSwitch
 from malstrom_py.workers.engine.snapshot_capture import CapturedState, PackingAhead, SnapshotCapture
 from malstrom_py.workers.engine.source_driver import SourceDriver
+from malstrom_py.workers.engine.tapping import Tapping
 from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
 from malstrom_py.workers.transport.messages import COORDINATOR, Incoming, Outgoing, PeerMessage
@@ -193,6 +194,7 @@ class Worker:
         self._ahead: SentAhead | None = None
         self._linger_until_s, self._share, self._unread = 0.0, 1, False
         self.turns = MoveTurns(clock)
+        self.tapping = Tapping(self.id, plan, self._graph, clock)
 
     @cached_property
     def slots(self) -> frozenset[int]:
@@ -506,7 +508,7 @@ class Worker:
 
     def close_before_commit(self) -> None:
         """Close everything but the transactional writers, so that a failure here leaves all output invisible."""
-        self._close([thing for thing in self._closing if not _is_transactional(thing)])
+        self._close([op for op in self._closing if not (isinstance(op, WriteSink) and op.transactional is not None)])
 
     def close(self) -> None:
         """Close open sources and writers, then the resources of this worker. Raise the first error at the end.
@@ -594,7 +596,3 @@ class Worker:
         self._cutting = self._packing = None
         report = BarrierPassed(cutting.barrier.snapshot, self.id, self._cut.paused_s)
         self._messages.append((COORDINATOR, report))
-
-
-def _is_transactional(thing: Closable) -> bool:
-    return isinstance(thing, WriteSink) and thing.transactional is not None

@@ -13,6 +13,7 @@ from malstrom_py.workers.reports.event_log import EventPage
 from malstrom_py.workers.reports.job_state import JobState
 from malstrom_py.workers.reports.job_status import WORKERS_MAX, JobStatus, ReloadReport, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.reports.taps import TapPage
 
 TIMEOUT_S_MAX: Final = 1e8
 
@@ -21,6 +22,7 @@ URI_MAX: Final = 2_000
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=TIMEOUT_S_MAX)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=WORKERS_MAX)]
+StoredKey = Annotated[bytes, msgspec.Meta(max_length=1_000)]
 Uri = Annotated[str, msgspec.Meta(min_length=1, max_length=URI_MAX)]
 
 
@@ -152,6 +154,21 @@ class AutoscaleCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     what = "given another autoscaler"
 
 
+class TapCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="tap"):
+    """Sample the records that ``step`` emits, of ``keys`` in their stored form, and return those after number ``after``
+    of tap ``log`` as soon as there are any, else none. A request without ``log`` begins, and is answered immediately.
+    """
+
+    step: Annotated[str, msgspec.Meta(max_length=64)]
+    timeout_s: Seconds
+    keys: tuple[StoredKey, ...] | None = None
+    after: Annotated[int, msgspec.Meta(ge=0)] = 0
+    log: Annotated[str, msgspec.Meta(max_length=64)] = ""
+
+    operation = "tap"
+    what = "tapped"
+
+
 Command = (
     StatusCommand
     | RescaleCommand
@@ -163,9 +180,21 @@ Command = (
     | ReloadCommand
     | AutoscaleCommand
     | StateCommand
+    | TapCommand
 )
 
-Result = JobStatus | JobMetrics | RescaleReport | ReloadReport | SnapshotId | RunResult | EventPage | JobState | None
+Result = (
+    JobStatus
+    | JobMetrics
+    | RescaleReport
+    | ReloadReport
+    | SnapshotId
+    | RunResult
+    | EventPage
+    | JobState
+    | TapPage
+    | None
+)
 """The result of a command. None: it was executed and has no result."""
 
 

@@ -34,6 +34,7 @@ from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import EventPage, read_events
 from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, check_size
 from malstrom_py.workers.reports.result import RunResult, as_html
+from malstrom_py.workers.runtime.tap import Tap, stored_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -345,6 +346,36 @@ class JobHandle:
     def _page(self, after: int, log: str, wait_s: float) -> EventPage:
         page: EventPage = self._ask(EventsCommand(after, log, wait_s))
         return page
+
+    def tap(self, step: str, *, key: Any = None, count: int | None = None, timeout_s: float | None = None) -> Tap:
+        """Iterate over a sample of the records that ``step`` emits from now on, of a sink those that it gets.
+
+        Ends after ``count`` records, after ``timeout_s`` seconds, or when the job ends. ``key``: of this key only. Few
+        records are all there; of many each worker shows some, 500 a second at most, and ``passed`` of the result
+        counts the others too. Records are copied as they pass: the job never waits for who reads them, and a tap that
+        is not read any more ends by itself. It continues through rescales and recoveries.
+
+        >>> import malstrom_py as mp
+        >>> from itertools import count
+        >>> from malstrom_py import sinks, sources
+        >>> job = mp.Job("docs-tap")
+        >>> numbers = job.source("in", sources.Generator(lambda part, start: count(start)))
+        >>> numbers.map("even", lambda number: number * 2).sink("out", sinks.Callable(lambda number: None))
+        >>> handle = mp.InProcess().start(job, control=False)
+        >>> [record.value % 2 for record in handle.tap("even", count=3)]
+        [0, 0, 0]
+        >>> handle.stop(drain=False)
+
+        Raises:
+            PlanError: there is no such step, its records have no keys, or ``key`` cannot be looked for.
+            OperationInProgress: the job has too many taps.
+            JobEnded: the job has ended.
+        """
+        check_name(step, "step")
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+            raise PlanError(f"count must be a whole number of at least 1, or None, got {count!r}")
+        keys = None if key is None else stored_keys(key)
+        return Tap(self._ask, step, keys, count=count, timeout_s=None if timeout_s is None else _seconds(timeout_s))
 
     def stop(self, *, drain: bool | None = None, wait: bool = True, timeout_s: float = TIMEOUT_S) -> SnapshotId | None:
         """End the job before its sources do. A job with ``snapshots=`` can resume later; any other cannot.

@@ -13,7 +13,7 @@ from typing import Generic
 
 from msgspec import structs
 
-from malstrom_py.builder.plan import Plan
+from malstrom_py.builder.plan import Plan, Step
 from malstrom_py.clock import Clock
 from malstrom_py.errors import JobEnded
 from malstrom_py.errors.text import public_text
@@ -26,6 +26,7 @@ from malstrom_py.workers.engine.garbage import fewer_collections
 from malstrom_py.workers.reports.job_state import JobState
 from malstrom_py.workers.reports.job_status import JobStatus
 from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.reports.taps import TappedStep
 from malstrom_py.workers.runtime.interrupts import Interrupts
 from malstrom_py.workers.runtime.progress import Progress
 from malstrom_py.workers.runtime.source_pinning import SourcePins
@@ -52,6 +53,8 @@ class JobRun(Generic[G]):
         self._commands.wake = coordinator.wake
         use = coordinator.snapshot_use
         self._commands.state.set(partial(_state_of, plan, None if use is None else use.snapshots))
+        self._commands.taps.steps = {step.name: _tapped(step) for step in plan.steps}
+        coordinator.tapped = self._commands.taps.add
         self._interrupts = Interrupts()
         self._commit = self._coordinator.commit
         self._pins = SourcePins(plan, clock)
@@ -251,3 +254,8 @@ def _state_of(plan: Plan, snapshots: Snapshots | None) -> JobState:
     from malstrom_py.workers.control.state_shapes import job_state  # a job runs without it
 
     return job_state(plan, snapshots)
+
+
+def _tapped(step: Step) -> TappedStep:
+    """Return what is known of the records of ``step``."""
+    return TappedStep(keyed=step.traits.keyed or step.traits.local, unit=step.traits.unit)

@@ -16,6 +16,7 @@ from malstrom_py.workers.coordinator.sink_commits import pre_committed
 from malstrom_py.workers.engine.flow_limits import Batching
 from malstrom_py.workers.engine.graph_builder import Membership, States, initial_states
 from malstrom_py.workers.engine.worker import Worker
+from malstrom_py.workers.reports.taps import TapStep
 from malstrom_py.workers.transport.base import Transport
 from malstrom_py.workers.transport.messages import (
     COORDINATOR,
@@ -160,6 +161,9 @@ class WorkerHost:
         self.worker.notify(order.event)
         return []
 
+    def _tap(self, order: TapStep) -> list[Outgoing]:
+        return [] if self._worker is None else self._worker.tapping.obey(order)
+
     def _drain(self, order: Drain) -> list[Outgoing]:
         self.worker.reading.stop()
         return []
@@ -196,6 +200,7 @@ _EXECUTED_BY: Final[Mapping[type, Callable[[WorkerHost, Any], list[Outgoing]]]] 
     OpenSources: WorkerHost._open_sources,
     Start: WorkerHost._start,
     Notify: WorkerHost._notify,
+    TapStep: WorkerHost._tap,
     Drain: WorkerHost._drain,
     Suspend: WorkerHost._suspend,
     Finish: WorkerHost._finish,

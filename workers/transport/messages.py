@@ -18,6 +18,7 @@ from malstrom_py.snapshot.manifest import Artefact
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
+from malstrom_py.workers.reports.taps import Tapped, TapStep
 
 Positions = Mapping[str, tuple[Any, bool]]
 """Part -> its position, and whether the part is finished."""
@@ -69,8 +70,8 @@ class PartsEnded:
     parts: tuple[Part, ...]
 
 
-Notice = WorkerEvent | PartsEnded
-"""What a worker notices, for the events of the job."""
+Notice = WorkerEvent | PartsEnded | Tapped
+"""What a worker notices, for those who watch the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,9 @@ class Close:
     """Close the worker, and end its process or loop."""
 
 
-WorkerOrder = Build | Reach | Welcome | PartWith | OpenSources | Start | Notify | Drain | Suspend | Finish | Close
+WorkerOrder = (
+    Build | Reach | Welcome | PartWith | OpenSources | Start | Notify | TapStep | Drain | Suspend | Finish | Close
+)
 """The orders of the coordinator to a worker beside the rescale protocol."""
 
 
@@ -234,7 +237,7 @@ class OrderFailed:
 
 WorkerReply = Built | Reached | Parted | SourcesOpened | Finished | OrderFailed
 """The replies of a worker to a `WorkerOrder`. `Start`, `Notify`, `Drain`, `Suspend` and `Close` have
-none."""
+none; a `TapStep` is followed by any number of `Tapped`."""
 
 COORDINATOR: Final = -1
 """The peer number of the coordinator."""

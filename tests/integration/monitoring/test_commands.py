@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,37 @@ def test_top_and_metrics_as_json_are_the_metrics_of_the_job(handle: mp.JobHandle
         found = json.loads(malstrom(tmp_path, *command).stdout)
         assert (found["job"], found["state"]) == (JOB, "running")
         assert found["steps"]["numbers"]["rows_in"] > 0
+
+
+def test_tap_shows_records_that_pass_or_their_rate(handle: mp.JobHandle, tmp_path: Path) -> None:
+    done = malstrom(tmp_path, "tap", JOB, "seen", "--count", "3")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, len(lines)) == (0, 3), done.stderr
+    assert re.fullmatch(r"worker [01]  time \d+  key \d+  \d+", lines[0])
+    assert re.fullmatch(r"sampled: [\d,]+ records passed, 3 shown\n", done.stderr)
+    done = malstrom(tmp_path, "tap", JOB, "out", "--key", "7", "--count", "2", "--json", "--save", "seen")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(record["key"], record["output"]) for record in found] == [(7, "")] * 2
+    assert (tmp_path / "seen" / "out.jsonl").read_text() == done.stdout
+    assert malstrom(tmp_path, "tap", JOB, "out", "--save", "seen").returncode == 2
+    done = malstrom(tmp_path, "tap", JOB, "seen", "--rate", "--count", "1")
+    assert re.fullmatch(r"[\d,]+ records/s\n", done.stdout), done
+    found = json.loads(malstrom(tmp_path, "tap", JOB, "seen", "--rate", "--count", "1", "--json").stdout)
+    assert found["passed"] >= found["rows_per_s"] / 2 > 0
+
+
+def test_a_tap_of_a_wrong_step_lists_the_steps_and_ctrl_c_ends_one(handle: mp.JobHandle, tmp_path: Path) -> None:
+    done = malstrom(tmp_path, "tap", JOB, "nope")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: job {JOB!r} has no step 'nope' to tap: its steps are 'numbers', 'at', ")
+    assert "have no keys. Tap it without a key" in malstrom(tmp_path, "tap", JOB, "odd", "--key", "1").stderr
+    assert malstrom(tmp_path, "tap", "no-such-job", "odd").returncode == 2
+    with started(tmp_path, *COMMAND, "tap", JOB, "seen") as tapping:
+        assert tapping.stdout is not None
+        assert tapping.stdout.readline()
+        tapping.send_signal(2)
+        _, said = tapping.communicate(timeout=PATIENCE_S)
+    assert (tapping.returncode, said.split(":")[0]) == (0, "sampled")
 
 
 def test_metrics_are_printed_for_prometheus_or_served_until_the_job_ends(handle: mp.JobHandle, tmp_path: Path) -> None:

@@ -81,3 +81,16 @@ def test_a_detached_job_refuses_what_needs_its_program(tidy: None) -> None:
     for option in ({"dashboard": True}, {"metrics": mp.Metrics(port=0)}, {"on_event": print}):
         with pytest.raises(mp.PlanError, match="a detached job continues without this program"):
             mp.RayRuntime(detached=True, **option)
+
+
+def test_a_step_is_tapped_on_all_workers_by_any_handle(tidy: None) -> None:
+    handle = mp.RayRuntime(2, num_cpus=0.2).start(a_job("docs-ray-tapped"))
+    for found in (handle, mp.JobHandle.attach("docs-ray-tapped")):
+        tap = found.tap("seen")
+        while {record.worker for _, record in zip(range(200), tap, strict=False)} != {0, 1}:
+            """Both workers begin."""
+        assert tap.passed >= tap.shown > 0
+    with pytest.raises(mp.PlanError, match="has no step 'nope' to tap: its steps are 'numbers'"):
+        found.tap("nope")
+    handle.stop(drain=False, timeout_s=PATIENCE_S)
+    assert all(record.key is not None for record in tap)

@@ -21,11 +21,13 @@ from malstrom_py.errors import (
 from malstrom_py.metrics import JobMetrics, RateMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator import command_queue as controls_module
-from malstrom_py.workers.coordinator.command_queue import CommandQueue, SnapshotDone
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
+from malstrom_py.workers.coordinator.commanded_workers import SnapshotDone
 from malstrom_py.workers.coordinator.rescale_requests import Done
 from malstrom_py.workers.reports.commands import MetricsCommand, RescaleCommand, SnapshotCommand, StatusCommand
 from malstrom_py.workers.reports.job_status import JobOutcome, Moving, RescaleReport, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.reports.taps import TapStep
 from malstrom_py.workers.runtime.local_runtime import WakefulClock
 
 NOTHING = RunResult("a", {}, 0.0)
@@ -54,6 +56,9 @@ class Workers:
 
     def snapshot(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
         raise SnapshotError("the job runs without snapshots")
+
+    def tap(self, order: TapStep) -> None:
+        self.told.append(f"tap {order.step}")
 
     def drain(self) -> None:
         self.told.append("drain")
