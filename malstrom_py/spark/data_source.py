@@ -1,4 +1,4 @@
-"""The data source "malstrom" of Spark: the output of a job, also as a stream, its counts, and its snapshots.
+"""The data source "malstrom" of Spark: a job's output, also as a stream, its counts, recordings and snapshots.
 
 Rule: the data source runs in Spark's Python processes. It needs neither a session nor a JVM, and malstrom-py must be
 installed there.
@@ -15,8 +15,9 @@ from malstrom_py.errors import SourceError
 from malstrom_py.sinks.output_record import JobOutput
 from malstrom_py.spark.output_files import FileSplit, OutputFiles, batches_of, check_readable, output_of, step_of
 from malstrom_py.spark.output_stream import OutputStreamReader
+from malstrom_py.spark.recording_source import RecordingQuery, asks_for_recording
 from malstrom_py.spark.snapshot_source import RowsReader, SnapshotQuery, asks_for_snapshots
-from malstrom_py.spark.types import arrow_schema, spark_schema
+from malstrom_py.spark.types import requested_schema, spark_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,12 +55,16 @@ class JobOutputSource(DataSource):
         return "malstrom"
 
     def schema(self) -> StructType | str:
+        if asks_for_recording(self.options):
+            return RecordingQuery(self.options).schema()
         if asks_for_snapshots(self.options):
             return SnapshotQuery(self.options).schema()
         query = _OutputQuery(self.options)
         return COUNTS if query.what == "result" else spark_schema(query.files().schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if asks_for_recording(self.options):
+            return RecordingQuery(self.options).reader(schema)
         if asks_for_snapshots(self.options):
             return SnapshotQuery(self.options).reader(schema)
         query = _OutputQuery(self.options)
@@ -68,12 +73,12 @@ class JobOutputSource(DataSource):
         return _FilesReader(query.files(), schema)
 
     def streamReader(self, schema: StructType) -> OutputStreamReader:  # noqa: N802  Spark's name
-        if asks_for_snapshots(self.options):
+        if asks_for_snapshots(self.options) and "what" not in self.options:
             raise SourceError("snapshots are read by spark.read, not by spark.readStream, which reads output of a job")
+        if (what := self.options.get("what", "output")) != "output":
+            raise SourceError(f"spark.readStream reads output of a job: read what={what!r} by spark.read")
         query = _OutputQuery(self.options)
-        if query.what != "output":
-            raise SourceError(f"spark.readStream reads output of a job: read what={query.what!r} by spark.read")
-        return OutputStreamReader(query.path, query.job, query.step, _requested_schema(schema))
+        return OutputStreamReader(query.path, query.job, query.step, requested_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         raise SourceError(
@@ -98,7 +103,7 @@ class _OutputQuery:
         self.step = options.get("step")
         self.what = options.get("what", "output")
         if self.what not in ("output", "result"):
-            raise SourceError(f"option what must be 'output' or 'result', not {self.what!r}")
+            raise SourceError(f"option what must be 'output', 'result' or 'recording', not {self.what!r}")
 
     def output(self) -> JobOutput:
         return output_of(self.path, self.job)[1]
@@ -112,7 +117,7 @@ class _FilesReader(DataSourceReader):
     """Reads one split of a file per task, as columns."""
 
     def __init__(self, files: OutputFiles, schema: StructType) -> None:
-        self._schema: pa.Schema = _requested_schema(schema)
+        self._schema: pa.Schema = requested_schema(schema)
         self._splits = files.splits()
         if self._splits:
             check_readable({field.name: field.type for field in files.schema()}, self._schema)
@@ -123,12 +128,3 @@ class _FilesReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         split: FileSplit | None = partition.value
         return iter(()) if split is None else batches_of(split, self._schema)
-
-
-def _requested_schema(schema: StructType) -> pa.Schema:
-    """Return ``schema`` in Arrow, with the nullability that Spark compares with the batches it gets."""
-    import pyarrow as pa
-
-    fields = arrow_schema(schema)
-    pairs = zip(fields, schema.fields, strict=True)
-    return pa.schema([field.with_nullable(requested.nullable) for field, requested in pairs])

@@ -55,6 +55,14 @@ def arrow_schema(schema: Any, *, error: type[Exception] = SourceError) -> pa.Sch
     return pa.schema([(field.name, arrow_type(field.dataType, field.name, error=error)) for field in schema.fields])
 
 
+def requested_schema(schema: StructType) -> pa.Schema:
+    """Return ``schema`` in Arrow, with the nullability that Spark compares with the batches it gets."""
+    import pyarrow as pa
+
+    pairs = zip(arrow_schema(schema), schema.fields, strict=True)
+    return pa.schema([field.with_nullable(requested.nullable) for field, requested in pairs])
+
+
 def arrow_type(kind: Any, path: str, *, error: type[Exception] = SourceError) -> pa.DataType:
     """What the Spark type ``kind`` of the column at ``path`` is in Arrow; ``error`` if it cannot be carried."""
     import pyarrow as pa
