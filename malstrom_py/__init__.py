@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from malstrom_py.snapshot.snapshots import Snapshots
     from malstrom_py.state.memory import State
     from malstrom_py.worker_context import PerWorker, per_worker
+    from malstrom_py.workers.control.state_changes import StateChanges
     from malstrom_py.workers.control.step_state import StepState
     from malstrom_py.workers.engine.flow_limits import Batching
     from malstrom_py.workers.monitoring.dashboard import Dashboard
@@ -148,6 +149,7 @@ else:
             "malstrom_py.workers.monitoring.dashboard": "Dashboard",
             "malstrom_py.workers.processes.runtime": "Processes",
             "malstrom_py.workers.ray.runtime": "RayRuntime",
+            "malstrom_py.workers.control.state_changes": "StateChanges",
             "malstrom_py.workers.control.step_state": "StepState",
             "malstrom_py.workers.reports.job_status": "JobStatus ReloadReport RescaleReport SnapshotStatus",
             "malstrom_py.workers.reports.result": "RunResult StepCounts",
@@ -229,6 +231,7 @@ __all__ = [
     "SourceError",
     "SparkError",
     "State",
+    "StateChanges",
     "StateError",
     "StatefulLogic",
     "StatelessLogic",

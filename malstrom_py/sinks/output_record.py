@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from malstrom_py.errors import PlanError, SinkError, SourceError
-from malstrom_py.local_files import locked
 from malstrom_py.sinks.base import CommitContext, SnapshotId, Target
 
 
@@ -106,6 +105,8 @@ def record_output(root: Path, context: CommitContext, output: StepOutput) -> Non
 @contextlib.contextmanager
 def _alone_in(records: Path) -> Iterator[None]:
     """Keep other processes from changing ``records``, also one that was paused and continues beside a later start."""
+    from malstrom_py.local_files import locked  # a job is defined without it
+
     for _ in range(_ATTEMPTS):
         with locked(records) as is_alone:
             if is_alone:

@@ -43,7 +43,7 @@ def query(reader: SnapshotReader, sql: str, *, limit_s: float | None = None) -> 
     connection = duckdb.connect(":memory:", config=_CLOSED)
     try:
         names = set(_tables_in(_parsed(connection, sql)))
-        by_name = {step.casefold(): step for step in reader.shapes}
+        by_name = {step.casefold(): step for step in reader.job.shapes}
         steps = [by_name[name.casefold()] for name in names if name.casefold() in by_name]
 
         def read(manifest: Manifest) -> dict[str, pa.Table]:
@@ -58,7 +58,7 @@ def query(reader: SnapshotReader, sql: str, *, limit_s: float | None = None) -> 
     except duckdb.InterruptException:
         raise PlanError(f"the query took longer than {limit_s:g} s: ask for less") from None
     except duckdb.Error as error:
-        shown = ", ".join(step for step, shape in reader.shapes.items() if shape.form != "own") or "none"
+        shown = ", ".join(reader.job.shown) or "none"
         raise PlanError(f"the query fails: {text_of(error).strip()}\nsteps with state, by name: {shown}") from None
     finally:
         connection.close()

@@ -25,7 +25,7 @@ from malstrom_py.snapshot.log import history, joined_faults
 from malstrom_py.snapshot.manifest import Manifest
 from malstrom_py.snapshot.typed_columns import arrow_schema, row_batches, row_kinds
 from malstrom_py.snapshot.verification import stored
-from malstrom_py.state.artefact import Opened, entries_in, newest
+from malstrom_py.state.artefact import Opened, StoredArtefact, entries_in, newest
 from malstrom_py.state.artefact_parts import PART_BYTES, in_parts
 from malstrom_py.state.entries import decoded_entries
 from malstrom_py.workers.reports.commands import Command, SnapshotCommand, StateCommand
@@ -47,13 +47,12 @@ class SnapshotReader:
     """Reads the state of a job from one of its snapshots, and later ones: ``manifest`` is that of the snapshot."""
 
     def __init__(self, state: JobState, least: SnapshotId | None = None) -> None:
-        self._job = state.job
+        self.job = state
         self._checkpointer: Checkpointer = state.place().checkpointer(state.job)
-        self.shapes = state.shapes
-        self.manifest = self._newest()
+        self.manifest = self.newest()
         if least is not None and self.manifest.id < least:
             raise SnapshotError(
-                f"job {self._job!r} has made snapshot {least}, which {self._checkpointer} does not have"
+                f"job {self.job.job!r} has made snapshot {least}, which {self._checkpointer} does not have"
             )
 
     @classmethod
@@ -69,40 +68,34 @@ class SnapshotReader:
             try:
                 return reading(self.manifest)
             except SnapshotError:
-                newest = self._newest()
+                newest = self.newest()
                 if newest.id == self.manifest.id:
                     raise
                 self.manifest = newest
 
     def step(self, name: str, manifest: Manifest) -> StepReader:
         """Return what reads the state of step ``name``. `PlanError` if it has none that can be shown."""
-        shape = self.shapes.get(name)
-        if shape is None or shape.form == "own":
-            shown = [step for step, one in self.shapes.items() if one.form != "own"]
-            problem = f"has no step {name!r} with state" if shape is None else _OWN.format(name)
-            there = f"those whose state can be read are {', '.join(shown)}" if shown else "no step has state to be read"
-            raise PlanError(f"job {self._job!r} {problem}: {there}")
+        shape = self.job.shape_of(name)
         if name not in manifest.plan.steps:
             raise SnapshotError(
-                f"job {self._job!r}: snapshot {manifest.id} was made before the job had step {name!r}: ask with "
+                f"job {self.job.job!r}: snapshot {manifest.id} was made before the job had step {name!r}: ask with "
                 f"fresh=True, or once the next one is committed"
             )
         return StepReader(self._checkpointer, manifest, name, shape)
 
-    def _newest(self) -> Manifest:
+    def manifests(self) -> list[Manifest]:
+        """Return the snapshots that are there, oldest first."""
+        return [entry.manifest for entry in self._checkpointer.entries() if entry.manifest is not None]
+
+    def newest(self) -> Manifest:
+        """Return the last committed snapshot. `SnapshotError` if there is none."""
         entries = self._checkpointer.entries()
         for entry in history(entries):
             if entry.manifest is not None:
                 return entry.manifest
         raise SnapshotError(
-            f"job {self._job!r} has no snapshot yet{joined_faults(entries)}: ask with fresh=True, which makes one"
+            f"job {self.job.job!r} has no snapshot yet{joined_faults(entries)}: ask with fresh=True, which makes one"
         )
-
-
-_OWN: Final = (
-    "has a step {0!r} whose state is internal, such as records that wait for others or parts of windows: put a "
-    "step with figures after it, and ask for that"
-)
 
 
 @dataclass(frozen=True)
@@ -116,10 +109,10 @@ class StepReader:
     _codec: Any = field(default_factory=without_classes, repr=False)
 
     @cached_property
-    def _chains(self) -> list[list[Any]]:
-        """The artefacts of each worker, of which only the indexes have been read."""
+    def _chains(self) -> list[list[tuple[str, StoredArtefact]]]:
+        """The artefacts of each worker and their paths; only the indexes have been read."""
         return [
-            [stored(self.checkpointer, artefact) for artefact in artefacts]
+            [(artefact.path, stored(self.checkpointer, artefact)) for artefact in artefacts]
             for (step, _), artefacts in self.manifest.chains().items()
             if step == self.step
         ]
@@ -132,39 +125,63 @@ class StepReader:
     def of_key(self, key: Any) -> Any:
         """Return the state of ``key``, of which only the slot is read, or `_ABSENT`."""
         slots, key = self.slots_of([key]), _as_stored(key)
-        for artefacts in self._chains:
-            for slot in sorted({slot for one in artefacts for slot in one.blocks} if slots is None else slots):
-                opened = [Opened(one.part({slot})) for one in artefacts]
-                entries = newest(opened, slot)
-                keys = map(first_reading, self._codec.decode_each_at_rest(list(entries), step=self.step))
-                entry = dict(zip(keys, entries.values(), strict=True)).get(key)
-                if entry is not None:
-                    (value,), _ = decoded_entries(self._codec, [key], [entry], step=self.step)
-                    return _ABSENT if value is None else self.shape.shown(value)
+        for slot in sorted(self.artefacts if slots is None else slots):
+            entry = self.entries(slot).get(key)
+            if entry is not None:
+                (value,) = self.values([key], [entry])
+                return _ABSENT if value is None else self.shape.shown(value)
         return _ABSENT
+
+    @cached_property
+    def artefacts(self) -> Mapping[int, Collection[str]]:
+        """Slot -> the paths of the artefacts that have it, as far as any has."""
+        found: dict[int, list[str]] = {}
+        for path, one in chain(*self._chains):
+            for slot in one.blocks:
+                found.setdefault(slot, []).append(path)
+        return found
+
+    def entries(self, slot: int) -> dict[Any, bytes]:
+        """Return key -> entry of a slot: the stored state."""
+        found: dict[Any, bytes] = {}
+        for artefacts in self._chains:
+            if any(slot in one.blocks for _, one in artefacts):
+                entries = newest([Opened(one.part({slot})) for _, one in artefacts], slot)
+                keys = self._codec.decode_each_at_rest(list(entries), step=self.step)
+                found.update(zip(map(first_reading, keys), entries.values(), strict=True))
+        return found
+
+    def values(self, keys: Sequence[Any], entries: Sequence[bytes]) -> list[Any]:
+        """Return the stored values in ``entries`` of ``keys``; None of a key that only has timers."""
+        return decoded_entries(self._codec, keys, entries, step=self.step)[0]
 
     def items(self, slots: Collection[int] | None = None) -> Iterator[tuple[Any, Any]]:
         """Yield each key and its state, of about `PART_BYTES` together; only of ``slots``, if given."""
         shown = self.shape.shown
         for artefacts in self._chains:
-            for part in in_parts(artefacts, slots, PART_BYTES):
+            for part in in_parts([one for _, one in artefacts], slots, PART_BYTES):
                 for entry in entries_in(part, self._codec, slots=slots, step=self.step):
                     if entry.value is not None:
                         yield entry.key, shown(entry.value)
 
     def table(self, keys: Sequence[Any] | None, slots: Iterable[int] | None) -> pa.Table:
         """Return the state of all keys, or of these ``keys`` or ``slots``, as columns."""
-        import pyarrow as pa
-
         wanted: Collection[Any] | None = None
         some: Collection[int] | None = None if slots is None else frozenset(slots)
         if keys is not None:
             some, wanted = self.slots_of(keys), set(map(_as_stored, keys))
 
+        def states() -> Iterator[tuple[Any, Any]]:
+            return (item for item in self.items(some) if wanted is None or item[0] in wanted)
+
+        return self.as_table(states)
+
+    def as_table(self, states: Callable[[], Iterable[tuple[Any, Any]]]) -> pa.Table:
+        """Return keys and their ``states`` as columns. These are iterated twice, so that all need not be in memory."""
+        import pyarrow as pa
+
         def rows() -> Iterator[dict[str, Any]]:
-            for key, state in self.items(some):
-                if wanted is None or key in wanted:
-                    yield from self._rows(key, state)
+            return chain.from_iterable(self._rows(key, state) for key, state in states())
 
         kinds = row_kinds(chain([dict.fromkeys(self.shape.keys)], rows()))
         return pa.Table.from_batches(row_batches(rows(), kinds), arrow_schema(kinds))

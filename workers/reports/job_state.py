@@ -18,7 +18,7 @@ from malstrom_py import agg
 from malstrom_py.agg import Aggregation
 from malstrom_py.data.figures import unchanged
 from malstrom_py.data.time import Unit
-from malstrom_py.errors import SnapshotError
+from malstrom_py.errors import PlanError, SnapshotError
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.windows import WindowResult
 from malstrom_py.workers.reports.job_status import JobOutcome
@@ -105,6 +105,26 @@ class JobState:
     uri: str | None = None
     keeper: str = ""
     snapshots: Snapshots | None = field(default=None, repr=False)
+
+    @property
+    def shown(self) -> list[str]:
+        """The steps whose state can be read."""
+        return [step for step, shape in self.shapes.items() if shape.form != "own"]
+
+    def shape_of(self, step: str) -> StateShape:
+        """Return what the state of ``step`` says. `PlanError` if it has none that can be shown."""
+        shape = self.shapes.get(step)
+        if shape is not None and shape.form != "own":
+            return shape
+        problem = (
+            f"has no step {step!r} with state"
+            if shape is None
+            else f"has a step {step!r} whose state is internal, such as records that wait for others or parts of "
+            f"windows: put a step with figures after it, and ask for that"
+        )
+        shown = ", ".join(self.shown)
+        there = f"those whose state can be read are {shown}" if shown else "no step has state to be read"
+        raise PlanError(f"job {self.job!r} {problem}: {there}")
 
     def place(self) -> Snapshots:
         """Return the place of the snapshots. `SnapshotError` if there is none, or none that can be opened here."""

@@ -39,6 +39,7 @@ from malstrom_py.workers.runtime.tap import Tap, stored_keys
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from malstrom_py.workers.control.state_changes import StateChanges
     from malstrom_py.workers.control.step_state import SnapshotReader, StepState
 
 __tracebackhide__ = True  # pytest shows the line of the user
@@ -266,6 +267,22 @@ class JobHandle:
         from malstrom_py.workers.control.step_state import StepState  # loaded when someone asks
 
         return StepState(self._reader(fresh=fresh, timeout_s=timeout_s), check_name(step, "step"))
+
+    def changes(self, step: str, *, since: SnapshotId | None = None) -> Iterator[StateChanges]:
+        """Iterate over what changes in the state of ``step`` from each snapshot to the next, until the job has ended.
+
+        ``since``: the snapshot to begin from, such as `StepState.snapshot`; by default the last one. Each is as of one
+        cut on all workers. Snapshots that follow each other faster than they are read are taken together, so what is in
+        memory is the changes of one. Nothing is lost if one is removed before it was read: then all keys come.
+
+        Raises:
+            MalstromError: as of `state`.
+        """
+        from malstrom_py.workers.control.state_changes import changes  # loaded when someone asks
+
+        reader = self._reader(fresh=False, timeout_s=TIMEOUT_S)
+        reader.step(check_name(step, "step"), reader.manifest)
+        return changes(self._ask, reader, step, since)
 
     def query(self, sql: str, *, fresh: bool = False, timeout_s: float = TIMEOUT_S) -> pa.Table:
         """Return the result of a query over the state of steps, each a table as of `StepState.to_arrow`, by its name.

@@ -68,3 +68,23 @@ def test_a_query_is_exact_while_the_job_is_rescaled_and_loses_workers(
             break
     assert len(seen) > 5
     handle.stop()
+
+
+def test_changes_that_are_read_together_are_the_state(tidy: None, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    handle = mp.Processes(2, snapshots=mp.Snapshots(kept, interval_s=0.1, keep=100)).start(counting("followed"))
+    state = handle.state("seen", fresh=True)
+    known = dict(state.items())
+    for turn, change in enumerate(handle.changes("seen", since=state.snapshot)):
+        assert change.since is not None
+        known |= {row["key"]: row["value"] for row in change.table.to_pylist()}
+        assert not change.gone
+        assert sum(known.values()) == read_at(kept, "followed", change.snapshot)
+        if turn in {2, 8}:
+            handle.rescale(3 if turn == 2 else 1, wait=False)
+        if turn == 5:
+            os.kill(worker_pids()[0], signal.SIGKILL)
+        if turn > 10 and handle.status().restarts and handle.status().state == "running":
+            handle.stop(wait=False)
+    assert known == dict(handle.state("seen").items())
+    assert handle.status().state == "stopped"

@@ -6,18 +6,20 @@ A delta that lacks a key shows in the output of a run only if the run is lost so
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
 from malstrom_py.codec import Codec
 from malstrom_py.codec.job_codec import without_classes
+from malstrom_py.errors import SnapshotError
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
 from malstrom_py.snapshot.manifest import Artefact, Manifest
 from malstrom_py.snapshot.store import Store
 from malstrom_py.state.artefact import entries_in
 from malstrom_py.state.join_image import records_of
 from malstrom_py.state.keyed_state import KeyedState
+from malstrom_py.workers.control.state_changes import compared
 from malstrom_py.workers.control.step_state import StepReader
 from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
 from malstrom_py.workers.engine.snapshot_capture import SnapshotCapture
@@ -36,6 +38,7 @@ class ChainWatch:
         self._broken = broken
         self._at_barrier: dict[SnapshotCapture, dict[str, Whole]] = {}
         self._whole: dict[tuple[str, str, int], Whole] = {}
+        self._last: dict[str, tuple[StepReader | None, dict[Any, Any]]] = {}
 
     def watches(self) -> Iterator[tuple[Any, str, Watch]]:
         """What is watched: a method of a class, and what takes its place."""
@@ -87,6 +90,15 @@ class ChainWatch:
             self._broken.append(
                 f"snapshot {manifest.id}: a query for step {step} gives {found}, of keys {of_keys}, and not {wanted}"
             )
+        before, were = self._last.get(step, (None, {}))
+        self._last[step] = reader, wanted
+        if before is not None:
+            with suppress(SnapshotError):  # it has been pruned
+                states, gone = compared(before, reader)
+                left = {key: value for key, value in were.items() if key not in gone}
+                now = left | {key: _of_table(value) for key, value in states}
+                if now != wanted:
+                    self._broken.append(f"snapshot {manifest.id}: step {step} has changed to {now}, and not {wanted}")
 
     def _read(self, checkpointer: Any, artefact: Artefact) -> bytes:
         """Without an operation of the simulated store, before each of which a run may be lost."""
