@@ -108,3 +108,36 @@ class Fading(StatefulProcessor):
             items = sorted((*one, *n) for one, n in self._items.iterator())
             n, rows_left = self._count.get()[0], len(list(self._rows.get()))
             yield Row(key=str(key[0]), n=n, items=str(items), rows=rows_left)
+
+
+SILENT = "key string, n long, at long"
+SEEN = "n long, last long"
+
+
+def silent(key: Any, frames: Any, state: Any, pause_ms: int = 40_000) -> Iterator[Any]:
+    """Sends how many rows a key has had once none has come for ``pause_ms``: for `applyInPandasWithState`."""
+    import pandas as pd
+
+    n, last = state.getOption or (0, -1)
+    if state.hasTimedOut:
+        assert [list(frame.at_ms) for frame in frames] == [[]]
+        state.remove()
+        yield pd.DataFrame({"key": [str(key[0])], "n": [n], "at": [last]})
+        return
+    for frame in frames:
+        n, last = n + len(frame), max(last, int(frame.at_ms.max()))
+    state.update((n, last))
+    state.setTimeoutTimestamp(max(last, state.getCurrentWatermarkMs()) + pause_ms)
+
+
+def timed_once(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+    """Sets a timeout with the first rows of a key, and changes nothing until it comes."""
+    import pandas as pd
+
+    if state.hasTimedOut:
+        yield pd.DataFrame({"key": [str(key[0])], "n": [state.get[0]], "at": [state.get[1]]})
+        state.update((2, -1))
+    elif not state.exists:
+        first = min(int(frame.at_ms.min()) for frame in frames)
+        state.update((1, first))
+        state.setTimeoutTimestamp(first + 100_000)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from malstrom_py.spark.failures import spark_errors
+from malstrom_py.spark.grouped_state import apply_in_pandas_with_state
 from malstrom_py.spark.processors import stateful
 from malstrom_py.spark.session import check_data_source_installed, spark_session
 
-__all__ = ["register", "stateful"]
+__all__ = ["apply_in_pandas_with_state", "register", "stateful"]
 
 
 def register(spark: Any) -> None:

@@ -73,18 +73,11 @@ def stateful(
     >>> mp.collect(spark.stateful(keyed, "count", Count(), "id string, total long"))
     [{'id': 'a', 'total': 2}, {'id': 'a', 'total': 7}, {'id': 'b', 'total': 3}]
     """
-    if not hasattr(stream, "stateful_op"):
-        raise PlanError(
-            f"spark.stateful needs a keyed stream, job.source(…).key_by(…), not {type(stream).__name__}; "
-            f"a DataFrame is read by sources.Spark"
-        )
-    mode = _one_of(time_mode, TIME_MODES, "time_mode")
-    _one_of(output_mode, OUTPUT_MODES, "output_mode")
-    if mode == "eventtime" and not (stream.traits.epochs and stream.traits.unit == "ms"):
-        raise PlanError(
-            f'step {name!r}: time_mode="eventTime" needs watermarks, with times in ms: call assign_timestamps(…, '
-            f'unit="ms") and generate_epochs first'
-        )
+    check_keyed(stream, "stateful")
+    mode = one_of(time_mode, TIME_MODES, "spark.stateful: time_mode").lower()
+    one_of(output_mode, OUTPUT_MODES, "spark.stateful: output_mode")
+    if mode == "eventtime":
+        check_watermarks(stream, name, 'time_mode="eventTime"')
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     if not isinstance(processor, StatefulProcessor):
@@ -110,11 +103,12 @@ def stateful(
     return stream.stateful_op(name, logic, **options)
 
 
-def _one_of(given: object, known: Sequence[str], what: str) -> str:
-    lower = given.lower() if isinstance(given, str) else ""
-    if lower not in map(str.lower, known):
-        raise PlanError(f"spark.stateful: {what} must be one of {', '.join(known)}, got {shown(given)}")
-    return lower
+def one_of(given: object, known: Sequence[str], what: str) -> str:
+    """Return the one of ``known`` that is ``given``, in any case; `PlanError` if none is."""
+    found = next((one for one in known if isinstance(given, str) and one.lower() == given.lower()), None)
+    if found is None:
+        raise PlanError(f"{what} must be one of {', '.join(known)}, got {shown(given)}")
+    return found
 
 
 class _Running:
@@ -191,10 +185,8 @@ class _Logic:
         """Call ``handleInputRows`` for each key of the batch."""
         running = self._running()
         handle, process = running.handle, running.processor.handleInputRows
-        rows_of: dict[Any, list[int]] = {}
-        for row, key in enumerate(keys):
-            rows_of.setdefault(key, []).append(row)
-        taking = (_Frames if self._in_pandas else _Rows)(values, rows_of)
+        rows_of = rows_by_key(keys)
+        taking = (Frames if self._in_pandas else _Rows)(values, rows_of)
         for key, rows in rows_of.items():
             taken = taking.of(rows)
             self._prepare(running, key, state.get(key) or {}, output)
@@ -243,12 +235,7 @@ class _Logic:
         names = self._names
         for one in made:
             if self._in_pandas:
-                import pyarrow as pa
-
-                found = pa.RecordBatch.from_pandas(one, preserve_index=False)
-                if len(found.schema) == len(names) and not set(found.schema.names) <= set(names):
-                    found = found.rename_columns(list(names))  # by place
-                yield from found.select(list(names)).to_pylist()
+                yield from rows_in(one, names)
             elif len(one) != len(names):
                 raise ValueError(f"a row has {len(one)} columns, {one!r}, and the output has {', '.join(names)}")
             else:
@@ -292,7 +279,7 @@ class _Rows:
             yield made
 
 
-class _Frames(_Rows):
+class Frames(_Rows):
     """The rows of a batch, as one frame of pandas for each key: slices of one whose rows are ordered by key."""
 
     def __init__(self, values: Sequence[Any], rows_of: Mapping[Any, list[int]]) -> None:
@@ -316,6 +303,43 @@ class _Frames(_Rows):
         frame.index = self._index(len(frame))
         self.last = self._rows[-1]
         yield frame
+
+
+def rows_in(frame: Any, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows of a frame, whose columns are those of the output, ``names``, in name or else in place."""
+    import pyarrow as pa
+
+    found = pa.RecordBatch.from_pandas(frame, preserve_index=False)
+    if len(found.schema) == len(names) and not set(found.schema.names) <= set(names):
+        found = found.rename_columns(list(names))
+    rows: list[dict[str, Any]] = found.select(list(names)).to_pylist()
+    return rows
+
+
+def rows_by_key(keys: Sequence[Any]) -> dict[Any, list[int]]:
+    """Return which rows each key has, keys in the order in which they come."""
+    rows_of: dict[Any, list[int]] = {}
+    for row, key in enumerate(keys):
+        rows_of.setdefault(key, []).append(row)
+    return rows_of
+
+
+def check_keyed(stream: Any, name: str) -> None:
+    """Raise `PlanError` unless ``stream`` is a keyed one, for ``name`` of this package."""
+    if not hasattr(stream, "stateful_op"):
+        raise PlanError(
+            f"spark.{name} needs a keyed stream, job.source(…).key_by(…), not {type(stream).__name__}; "
+            f"a DataFrame is read by sources.Spark"
+        )
+
+
+def check_watermarks(stream: Any, step: str, what: str) -> None:
+    """Raise `PlanError` unless ``stream`` has watermarks and times in ms, as ``what`` needs."""
+    if not (stream.traits.epochs and stream.traits.unit == "ms"):
+        raise PlanError(
+            f"step {step!r}: {what} needs watermarks, with times in ms: call assign_timestamps(…, "
+            f'unit="ms") and generate_epochs first'
+        )
 
 
 def _are_floats(column: Iterable[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""A `StatefulProcessor` gives here what it gives in Spark, over the same rows."""
+"""Code with state written for PySpark gives here what it gives in Spark, over the same rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import sources
-from malstrom_py.spark import stateful
-from tests.spark_processors import COUNTED, Silence, Stock, Sum, SumInPandas
+from malstrom_py.spark import apply_in_pandas_with_state, stateful
+from tests.spark_processors import COUNTED, SEEN, SILENT, Silence, Stock, Sum, SumInPandas, silent, timed_once
 
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -23,7 +23,7 @@ BEFORE = [
 AFTER = [{"key": "last", "n": 0, "item": "x", "at_ms": 10_000_000}]
 
 
-def by_spark(spark: Any, folder: Path, processor: Any, output: str, *, in_pandas: bool, time_mode: str) -> list[Any]:
+def by_spark(spark: Any, folder: Path, step: Callable[[Any], Any], time_mode: str) -> list[Any]:
     """Run a query over two files, one after the other, and return its rows."""
     schema = "key string, n long, item string, at_ms long"
     for number, rows in enumerate((BEFORE, AFTER)):
@@ -31,9 +31,7 @@ def by_spark(spark: Any, folder: Path, processor: Any, output: str, *, in_pandas
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "in" / "*"))
     if time_mode == "eventTime":
         stream = stream.selectExpr("*", "timestamp_millis(at_ms) AS at").withWatermark("at", "0 seconds")
-    grouped = stream.groupBy("key")
-    run = grouped.transformWithStateInPandas if in_pandas else grouped.transformWithState
-    writer = run(processor, output, "append", time_mode).writeStream.format("parquet").outputMode("append")
+    writer = step(stream.groupBy("key")).writeStream.format("parquet").outputMode("append")
     before = spark.conf.get(_PROVIDER)
     spark.conf.set(_PROVIDER, ROCKS)
     try:
@@ -49,16 +47,14 @@ def by_spark(spark: Any, folder: Path, processor: Any, output: str, *, in_pandas
     return [tuple(row) for row in spark.read.parquet(str(folder / "out")).collect()]
 
 
-def here(processor: Any, output: str, *, in_pandas: bool, time_mode: str) -> list[Any]:
+def here(step: Callable[[Any], Any], time_mode: str) -> list[Any]:
     """Run a job over the same rows, and return its values."""
     stream: Any = mp.Job("processors").source("in", sources.Memory([*BEFORE, *AFTER], parts=1))
     if time_mode == "eventTime":
         stream, _ = stream.assign_timestamps("at", "at_ms", unit="ms").generate_epochs(
             "epochs", mp.limit_out_of_orderness(0)
         )
-    keyed = stream.key_by("key", "key")
-    out = mp.collect(stateful(keyed, "step", processor, output, in_pandas=in_pandas, time_mode=time_mode))
-    return [tuple(row.values()) for row in out]
+    return [tuple(row.values()) for row in mp.collect(step(stream.key_by("key", "key")))]
 
 
 @pytest.mark.only_classic
@@ -74,9 +70,28 @@ def here(processor: Any, output: str, *, in_pandas: bool, time_mode: str) -> lis
 )
 def test_same_results(spark: Any, tmp_path: Path, make: Callable[[], Any], output: str, time_mode: str) -> None:
     in_pandas = make is SumInPandas
-    theirs = by_spark(spark, tmp_path, make(), output, in_pandas=in_pandas, time_mode=time_mode)
-    ours = here(make(), output, in_pandas=in_pandas, time_mode=time_mode)
+    name = "transformWithStateInPandas" if in_pandas else "transformWithState"
+    theirs = by_spark(spark, tmp_path, lambda it: getattr(it, name)(make(), output, "append", time_mode), time_mode)
+    ours = here(lambda it: stateful(it, "step", make(), output, in_pandas=in_pandas, time_mode=time_mode), time_mode)
     if time_mode == "eventTime":  # at the end of a stream all timers fire here
         ours = [row for row in ours if row[0] != "last"]
+    assert Counter(ours) == Counter(theirs)
+    assert len(theirs) >= 5
+
+
+@pytest.mark.only_classic
+@pytest.mark.parametrize("function", [silent, timed_once])
+def test_same_results_of_a_function_with_timeouts(spark: Any, tmp_path: Path, function: Any) -> None:
+    theirs = by_spark(
+        spark,
+        tmp_path,
+        lambda it: it.applyInPandasWithState(function, SILENT, SEEN, "append", "EventTimeTimeout"),
+        "eventTime",
+    )
+    ours = here(
+        lambda it: apply_in_pandas_with_state(it, "step", function, SILENT, SEEN, timeout="EventTimeTimeout"),
+        "eventTime",
+    )
+    ours = [row for row in ours if row[0] != "last"]  # at the end of a stream all timeouts come here
     assert Counter(ours) == Counter(theirs)
     assert len(theirs) >= 5

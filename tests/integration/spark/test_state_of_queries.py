@@ -13,7 +13,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import agg, sources
 from malstrom_py.errors import PlanError, SourceError
-from malstrom_py.spark import stateful
+from malstrom_py.spark import apply_in_pandas_with_state, stateful
 from tests.spark_processors import Stock
 
 LINES = [("to", 1, 1.0), ("be", 3, 2.0), ("to", 12, 3.0)]
@@ -158,7 +158,12 @@ def test_apply_in_pandas_with_state_continues(lines: Any, tmp_path: Path) -> Non
         yield pd.DataFrame({"n": [n]})
 
     query = lines.groupBy("word").applyInPandasWithState(count, "n long", "n long", "update", "NoTimeout")
-    assert dict(sources.SparkCheckpoint(kept(query, tmp_path / "counts"))) == {"to": {"n": 2}, "be": {"n": 1}}
+    known = sources.SparkCheckpoint(kept(query, tmp_path / "counts"))
+    assert dict(known) == {"to": {"n": 2}, "be": {"n": 1}}
+    keyed = mp.Job("counts").source("in", sources.Memory([{"word": "to"}])).key_by("word", "word")
+    assert mp.collect(apply_in_pandas_with_state(keyed, "count", count, "n long", "n long", initial_state=known)) == [
+        {"n": 3}
+    ]
 
 
 def test_what_cannot_be_read_is_named(lines: Any, tmp_path: Path) -> None:
