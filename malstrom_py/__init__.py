@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from malstrom_py.worker_context import PerWorker, per_worker
     from malstrom_py.workers.control.state_changes import StateChanges
     from malstrom_py.workers.control.step_state import StepState
+    from malstrom_py.workers.control.tap import Tap, TapRecord
     from malstrom_py.workers.engine.flow_limits import Batching
     from malstrom_py.workers.monitoring.dashboard import Dashboard
     from malstrom_py.workers.processes.runtime import Processes
@@ -107,7 +108,6 @@ if TYPE_CHECKING:
     from malstrom_py.workers.runtime.job_handle import JobHandle
     from malstrom_py.workers.runtime.run_options import RunOptions
     from malstrom_py.workers.runtime.supervisor import Restart
-    from malstrom_py.workers.runtime.tap import Tap, TapRecord
     from malstrom_py.workers.simulator.simulation import SimulatedResult, Simulation
 else:
     __getattr__, __dir__ = lazy_names(
@@ -157,7 +157,7 @@ else:
             "malstrom_py.workers.runtime.job_handle": "JobHandle",
             "malstrom_py.workers.runtime.run_options": "RunOptions",
             "malstrom_py.workers.runtime.supervisor": "Restart",
-            "malstrom_py.workers.runtime.tap": "Tap TapRecord",
+            "malstrom_py.workers.control.tap": "Tap TapRecord",
             "malstrom_py.workers.simulator.simulation": "SimulatedResult Simulation",
         },
         "MODULE",

@@ -15,10 +15,7 @@ from malstrom_py.cli.commands import examples
 from malstrom_py.cli.options import AddressOption, JsonOption, NameArgument
 from malstrom_py.cli.output import WrongCommand, print_out, reporting_errors
 from malstrom_py.cli.watching import found_job
-from malstrom_py.errors import shown
-from malstrom_py.workers.runtime.tap import Tap, stored_keys
-
-_VALUE_MAX = 2_000
+from malstrom_py.workers.control.tap import Tap, stored_keys
 
 
 def tap(
@@ -80,7 +77,7 @@ def _print_records(tapped: Tap, file: TextIO | None, *, as_json: bool) -> None:
         if file is not None:
             file.write(line + "\n")
             file.flush()
-        print_out(line if as_json else _text(record))
+        print_out(line if as_json else str(record))
 
 
 def _json(record: mp.TapRecord) -> str:
@@ -88,14 +85,7 @@ def _json(record: mp.TapRecord) -> str:
     try:
         return json.dumps(record._asdict(), default=repr)
     except (TypeError, ValueError):  # a dict whose keys are no texts
-        return json.dumps(record._replace(key=repr(record.key), value=repr(record.value))._asdict())
-
-
-def _text(record: mp.TapRecord) -> str:
-    where = f"worker {record.worker}" + (f", {record.output}" if record.output not in ("", "out") else "")
-    key = "" if record.key is None else f"  key {shown(record.key)}"
-    time = "" if record.timestamp is None else f"  time {record.timestamp}"
-    return f"{where}{time}{key}  {shown(record.value, characters_max=_VALUE_MAX)}"
+        return json.dumps(record._replace(value=repr(record.value))._asdict(), default=repr)
 
 
 def _print_rates(tapped: Tap, count: int | None, *, as_json: bool) -> None:

@@ -139,7 +139,8 @@ class _StepTap:
         for key, value, time in zip(some.keys or nothing, some.values, some.timestamps or nothing, strict=True):
             if self._bytes >= BYTES_MAX:
                 break
-            row = TapRow(number, output, time, self._stored(key), self._stored(value))
+            at = None if time is None else int(time)
+            row = TapRow(number, output, at, self._stored(key), self._stored(value))
             self._rows.append(row)
             self._bytes += row.size
         self._taken_s += self._tapping.clock.monotonic_s() - began_s

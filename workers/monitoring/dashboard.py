@@ -27,7 +27,7 @@ from malstrom_py.metrics import ENDED, LOOPBACK, check_address, url_of
 from malstrom_py.validation import checked_flag
 from malstrom_py.workers.monitoring.health import PROBES, probe
 from malstrom_py.workers.monitoring.history import Page, Recording, page_in, pages_in
-from malstrom_py.workers.monitoring.state_pages import query_page, state_page
+from malstrom_py.workers.monitoring.state_pages import query_page, state_page, tap_page
 from malstrom_py.workers.monitoring.watching import Watch
 from malstrom_py.workers.reports.commands import RescaleCommand, RunningJob, SnapshotCommand, StopCommand
 from malstrom_py.workers.reports.job_status import check_size
@@ -314,6 +314,7 @@ class _Pages:
             Route("/api/jobs/{name}/stream", self._allowed(self._stream)),
             Route("/api/jobs/{name}/state/{step}/{key:path}", self._allowed(self._state)),
             Route("/api/jobs/{name}/query", self._allowed(self._query)),
+            Route("/api/jobs/{name}/tap/{step}", self._allowed(self._tap)),
             Route("/api/jobs/{name}/{command}", command, methods=["POST"]),
             Mount("/static", StaticFiles(directory=self._static)),
         ]
@@ -331,9 +332,12 @@ class _Pages:
         return checked
 
     async def _index(self, request: Request) -> Response:
-        from starlette.responses import FileResponse
+        from starlette.responses import HTMLResponse
 
-        return FileResponse(self._static / "index.html", headers=_HEADERS)
+        page = (self._static / "index.html").read_text()
+        if self._server.options.values:  # by this the page knows that it may ask for them
+            page = page.replace("<body", "<body data-values", 1)
+        return HTMLResponse(page, headers=_HEADERS)
 
     async def _probe(self, request: Request) -> Response:
         from starlette.responses import PlainTextResponse
@@ -383,6 +387,12 @@ class _Pages:
 
     async def _query(self, request: Request) -> Response:
         return await self._values(request, lambda job: query_page(job, request.query_params.get("sql", "")))
+
+    async def _tap(self, request: Request) -> Response:
+        step, given = request.path_params["step"], request.query_params
+        return await self._values(
+            request, lambda job: tap_page(job, step, given.get("log", ""), given.get("after", ""))
+        )
 
     async def _values(self, request: Request, ask: Callable[[RunningJob], dict[str, Any] | None]) -> Response:
         """Answer what is data, if that is allowed."""

@@ -1,4 +1,5 @@
-"""The state of steps for the dashboard's server: by key, and by SQL. Values are data, so only where they are allowed.
+"""Values for the dashboard's server: the state of steps, by key and by SQL, and records that pass. Values are data, so
+only where they are allowed.
 
 Rule: one query at a time, and each is bounded in time, in memory and in the rows of its answer.
 """
@@ -9,14 +10,20 @@ import json
 import threading
 from typing import Any, Final
 
+from malstrom_py.codec.job_codec import without_classes
 from malstrom_py.snapshot.typed_columns import json_text
 from malstrom_py.windows import WindowResult
-from malstrom_py.workers.reports.commands import RunningJob
+from malstrom_py.workers.control.tap import LOOK_S, record_of
+from malstrom_py.workers.reports.commands import RunningJob, TapCommand
+from malstrom_py.workers.reports.taps import TapPage
 
 ROWS_MAX: Final = 10_000
 """The largest number of rows of an answer."""
 
 SECONDS_MAX: Final = 30.0
+
+RECORDS: Final = 20
+"""The largest number of records of an answer."""
 
 _ONE_AT_A_TIME: Final = threading.Lock()
 
@@ -45,6 +52,15 @@ def query_page(job: RunningJob, sql: str) -> dict[str, Any]:
         found = query(SnapshotReader.of_job(job.ask, timeout_s=SECONDS_MAX), sql, limit_s=SECONDS_MAX)
         rows = found.slice(0, ROWS_MAX).to_pylist()
         return _plain({"snapshot": found.schema.metadata[SNAPSHOT].decode(), "rows": rows, "rows_all": found.num_rows})
+
+
+def tap_page(job: RunningJob, step: str, log: str, after: str) -> dict[str, Any]:
+    """Return the last records that ``step`` has emitted since number ``after`` of tap ``log``, a line each."""
+    number = int(after) if after.isascii() and after.isdigit() else 0
+    page: TapPage = job.ask(TapCommand(step[:64], LOOK_S, after=min(number, 1 << 60), log=log[:64]))
+    codec = without_classes()
+    lines = [str(record_of(row, codec)) for row in page.rows[-RECORDS:]]
+    return {"step": step, "log": page.log, "after": page.after, "passed": page.passed, "records": lines}
 
 
 def _key(text: str) -> Any:

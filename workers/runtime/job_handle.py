@@ -14,6 +14,7 @@ from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.validation import check_name, checked_flag, checked_seconds
 from malstrom_py.workers.control.client import find
+from malstrom_py.workers.control.tap import Tap, stored_keys
 from malstrom_py.workers.coordinator.autoscaler import check_autoscale
 from malstrom_py.workers.reports.commands import (
     TIMEOUT_S_MAX,
@@ -34,7 +35,6 @@ from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import EventPage, read_events
 from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, check_size
 from malstrom_py.workers.reports.result import RunResult, as_html
-from malstrom_py.workers.runtime.tap import Tap, stored_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -172,6 +172,21 @@ def _until_opened(page: Page) -> Iterator[str]:
     yield "secret"
 
 
+def test_a_click_on_a_step_shows_its_last_records_where_values_are_allowed(page: Page) -> None:
+    shown = mp.Dashboard(port=free_port(), token=TOKEN, values=True)
+    handle = mp.InProcess(2, dashboard=shown).start(a_job("docs-records"))
+    page.goto(f"http://127.0.0.1:{shown.port}/jobs/docs-records?token={TOKEN}")
+    page.get_by_test_id("step-seen").click()
+    records = page.locator('[data-field="records-list"]')
+    expect(records).to_contain_text(re.compile(r"worker [01]  time \d+  key \d+  \d+"))
+    assert len(records.inner_text().splitlines()) <= 20
+    expect(page.locator('[data-field="records-title"]')).to_contain_text("have passed")
+    picture(page, "records")
+    page.keyboard.press("Escape")
+    expect(records).to_be_hidden()
+    handle.stop(timeout_s=PATIENCE_S)
+
+
 def test_a_wrong_token_shows_what_to_do_and_no_job(page: Page) -> None:
     shown = mp.Dashboard(port=free_port(), token=TOKEN)
     handle = mp.InProcess(dashboard=shown).start(a_job("docs-browser-token"))

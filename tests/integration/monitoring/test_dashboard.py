@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
 import urllib.request
 from contextlib import closing, nullcontext
@@ -111,11 +112,29 @@ def test_state_is_shown_only_where_values_are_allowed(server: Server, shown: mp.
     handle.stop(timeout_s=PATIENCE_S)
 
 
+def test_records_of_a_step_are_shown_only_where_values_are_allowed(server: Server, shown: mp.Dashboard) -> None:
+    handle = mp.InProcess(2, dashboard=replace(shown, values=True)).start(a_job("docs-records"))
+    path = "/api/jobs/docs-records/tap/seen"
+    until(lambda: server.get(path)["log"], "the job has started")
+    page = server.get(path)
+    until(lambda: server.get(f"{path}?log={page['log']}&after=0")["passed"] > 100, "records pass")
+    page = server.get(f"{path}?log={page['log']}&after={page['after']}")
+    assert len(page["records"]) == 20
+    assert all(re.fullmatch(r"worker [01]  time \d+  key \d+  \d+", line) for line in page["records"])
+    assert server.get(f"{path}?log=another&after=x")["log"] == page["log"]
+    assert server.status("/api/jobs/docs-records/tap/nope") == 409
+    assert server.status(path, token=None) == 401
+    assert b"<body data-values" in urllib.request.urlopen(f"http://127.0.0.1:{server.port}/jobs/docs-records").read()
+    handle.stop(timeout_s=PATIENCE_S)
+
+
 def test_values_are_off_unless_they_are_allowed(server: Server, shown: mp.Dashboard, tmp_path: Path) -> None:
     handle = mp.InProcess(dashboard=shown, snapshots=mp.Snapshots(tmp_path / "kept")).start(a_job("docs-off"))
     handle.snapshot()
     assert server.status("/api/jobs/docs-off/state/seen/7") == 403
     assert server.status("/api/jobs/docs-off/query?sql=select%201") == 403
+    assert server.status("/api/jobs/docs-off/tap/seen") == 403
+    assert b"data-values" not in urllib.request.urlopen(f"http://127.0.0.1:{server.port}/jobs/docs-off").read()
     handle.stop(timeout_s=PATIENCE_S)
     with pytest.raises(PlanError, match="values must be True or False"):
         mp.Dashboard(values=1)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import { age, bytes, clock, duration, eventTime, exact, percent, plural, rate, s
 import { edgeKey, Graph, makeEdgeLine } from "./graph.js";
 import { showJobs } from "./job_list.js";
 import { Rates } from "./rates.js";
+import { makeRecords } from "./records.js";
 import { follow, homeAddress, jobOfAddress } from "./server.js";
 import { makeHeavy, makeParts, makeProblems, makeSnapshots, makeWorkers } from "./tables.js";
 import { rescalesAndRestarts, Timeline } from "./timeline.js";
@@ -40,7 +41,8 @@ function showJob(job) {
   const rates = new Rates(["rates", "rates-busy", "rates-lag"].map(field));
   const timeline = new Timeline();
   const workers = makeWorkers(), parts = makeParts(), heavy = makeHeavy(), problems = makeProblems(), snapshots = makeSnapshots();
-  const details = makeDetails((step) => { graph.select(null); graph.focus(step); });
+  const records = makeRecords(job);
+  const details = makeDetails((step) => { records.close(); graph.select(null); graph.focus(step); });
   let view = null, events = [], seenAt = 0, isLost = false;
 
   setText("job-name", job);
@@ -123,6 +125,7 @@ function showJob(job) {
   function openDetails(step) {
     graph.select(step);
     details.open(step, view);
+    records.open(step);
   }
 }
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.codec import Codec
 from malstrom_py.codec.job_codec import without_classes
-from malstrom_py.errors import CodecError, DeadlineError, JobEnded, PlanError
+from malstrom_py.errors import CodecError, DeadlineError, JobEnded, PlanError, shown
 from malstrom_py.workers.reports.commands import TapCommand
 from malstrom_py.workers.reports.taps import Keys, TapPage, TapRow
 
@@ -21,6 +21,7 @@ START_S: Final = 60.0
 """How long a tap waits for the start of its job."""
 
 _AGAIN_S: Final = 0.1
+_VALUE_MAX: Final = 2_000
 
 
 class TapRecord(NamedTuple):
@@ -35,6 +36,17 @@ class TapRecord(NamedTuple):
     timestamp: int | None
     worker: int
     output: str = "out"
+
+    def __str__(self) -> str:
+        """The record as a line.
+
+        >>> print(TapRecord("ant", 7, 60, 0))
+        worker 0  time 60  key 'ant'  7
+        """
+        where = f"worker {self.worker}" + (f", {self.output}" if self.output not in ("", "out") else "")
+        time = "" if self.timestamp is None else f"  time {self.timestamp}"
+        key = "" if self.key is None else f"  key {shown(self.key)}"
+        return f"{where}{time}{key}  {shown(self.value, characters_max=_VALUE_MAX)}"
 
 
 class Tap(Iterator[TapRecord]):
@@ -88,7 +100,7 @@ class Tap(Iterator[TapRecord]):
             if self._has_ended or not self.look():
                 raise StopIteration
         self.shown += 1
-        return self._record(self._rows.popleft())
+        return record_of(self._rows.popleft(), self._codec)
 
     def rate(self, seconds: float = 1.0) -> float | None:
         """Count the records of the next ``seconds``, and return how many pass in a second; None once the job has ended.
@@ -114,19 +126,18 @@ class Tap(Iterator[TapRecord]):
             return False
         if page.log != before.log:  # of another coordinator, or after a pause: it counts from 0
             self._base = -self.passed
+        if not page.log:  # the job has not started again yet
+            self._clock.sleep_s(_AGAIN_S)
         self._page, self._has_ended = page, page.ended
         self.passed = max(self.passed, page.passed - self._base)
         self._rows.extend(page.rows)
         return True
 
-    def _record(self, row: TapRow) -> TapRecord:
-        return TapRecord(
-            self._codec.decode_at_rest(row.key),
-            self._codec.decode_at_rest(row.value),
-            row.timestamp,
-            row.worker,
-            row.output,
-        )
+
+def record_of(row: TapRow, codec: Codec) -> TapRecord:
+    """Return the record of ``row``, decoded by ``codec``."""
+    key, value = codec.decode_at_rest(row.key), codec.decode_at_rest(row.value)
+    return TapRecord(key, value, row.timestamp, row.worker, row.output)
 
 
 def stored_keys(*keys: Any) -> Keys:

@@ -13,9 +13,9 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.testing import VirtualClock
+from malstrom_py.workers.control.tap import START_S, Tap, stored_keys
 from malstrom_py.workers.reports.commands import TapCommand
 from malstrom_py.workers.reports.taps import TapPage
-from malstrom_py.workers.runtime.tap import START_S, Tap, stored_keys
 from tests.unit.workers.harness import endless, start
 
 
@@ -104,6 +104,9 @@ def test_a_coordinator_that_counts_from_0_again_takes_nothing_back() -> None:
             TapPage("a", 7, [], passed=130),
             TapPage("b", 0, [], passed=4),
             TapPage("b", 0, [], passed=9),
+            TapPage("", 0, [], passed=0),
+            TapPage("", 0, [], passed=0),
+            TapPage("c", 0, [], passed=1),
             TapPage("b", 0, [], passed=0, ended=True),
         ]
     )
@@ -113,9 +116,11 @@ def test_a_coordinator_that_counts_from_0_again_takes_nothing_back() -> None:
         asked.append(command)
         return next(pages)
 
-    tap = Tap(ask, "in", None)
-    passed = [tap.passed for _ in range(4) if tap.look()]
-    assert passed == [30, 34, 39, 39]
+    clock = VirtualClock(0.0)
+    tap = Tap(ask, "in", None, clock=clock)
+    passed = [tap.passed for _ in range(7) if tap.look()]
+    assert passed == [30, 34, 39, 39, 39, 40, 40]
+    assert clock.monotonic_s() == 0.2  # without a log the job has not started again
     assert [(command.after, command.log) for command in asked[1:3]] == [(7, "a"), (7, "a")]
     assert not tap.look()
 
