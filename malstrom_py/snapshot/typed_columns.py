@@ -10,7 +10,7 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -71,24 +71,43 @@ def arrow_batch(columns: Mapping[str, Iterable[Any]], kinds: Mapping[str, str]) 
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def row_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the kinds of the columns of ``rows``, in the order in which they come.
+def row_table(rows: Callable[[], Iterable[Mapping[str, Any]]], names: Iterable[str]) -> pa.Table:
+    """Return ``rows`` as a table, whose first columns are ``names``. Rows are in memory some thousands together.
 
-    >>> row_kinds([{"key": "a", "n": 1}, {"key": "b", "n": 2, "more": [1]}])
-    {'key': 'str', 'n': 'int', 'more': 'json'}
+    They are iterated again if the kind of a column shows after the first thousands.
+
+    >>> row_table(lambda: [{"key": "a", "n": 1}, {"key": "b", "n": 2, "more": [1]}], ["key"]).to_pylist()
+    [{'key': 'a', 'n': 1, 'more': None}, {'key': 'b', 'n': 2, 'more': '[1]'}]
     """
-    found: dict[str, set[str]] = {}
-    for row in rows:
-        for name, value in row.items():
-            add_kind(found.setdefault(name, set()), value)
+    import pyarrow as pa
+
+    found: dict[str, set[str]] = {name: set() for name in names}
+    batches: list[pa.RecordBatch] = []
+    guessed: list[dict[str, str]] = []
+    for some in _some_of(rows()):
+        for row in some:
+            for name, value in row.items():
+                add_kind(found.setdefault(name, set()), value)
+        guessed.append(_kinds_of(found))
+        batches.append(_batch_of(some, guessed[-1]))
+    kinds = _kinds_of(found)
+    if any(other != kinds for other in guessed):  # not schemas: text and JSON have one
+        batches = [_batch_of(some, kinds) for some in _some_of(rows())]
+    return pa.Table.from_batches(batches, arrow_schema(kinds))
+
+
+def _kinds_of(found: Mapping[str, set[str]]) -> dict[str, str]:
     return {name: column_kind(kinds) for name, kinds in found.items()}
 
 
-def row_batches(rows: Iterable[Mapping[str, Any]], kinds: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    """Convert ``rows`` with columns of these ``kinds`` to Arrow, some thousands together."""
+def _some_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
     left = iter(rows)
     while some := list(islice(left, _BATCH_ROWS)):
-        yield arrow_batch({name: [row.get(name) for row in some] for name in kinds}, kinds)
+        yield some
+
+
+def _batch_of(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str]) -> pa.RecordBatch:
+    return arrow_batch({name: [row.get(name) for row in rows] for name in kinds}, kinds)
 
 
 def json_text(value: Any) -> str:

@@ -17,16 +17,17 @@ from malstrom_py.codec import Codec, TypeTable, can_register
 from malstrom_py.codec.job_codec import without_classes
 from malstrom_py.data.equality import first_reading
 from malstrom_py.data.time import from_time
-from malstrom_py.errors import CodecError, PlanError, SnapshotError
+from malstrom_py.errors import CodecError, PlanError, SnapshotError, shown
 from malstrom_py.rescale.partitioners import Index, Partitioner, StableHash
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.snapshot.log import history, joined_faults
 from malstrom_py.snapshot.manifest import Manifest
-from malstrom_py.snapshot.typed_columns import arrow_schema, row_batches, row_kinds
+from malstrom_py.snapshot.typed_columns import row_table
 from malstrom_py.snapshot.verification import stored
-from malstrom_py.state.artefact import Opened, StoredArtefact, entries_in, newest
+from malstrom_py.state.artefact import Opened, StoredArtefact, columns_in, entries_in, newest, opened_chain
 from malstrom_py.state.artefact_parts import PART_BYTES, in_parts
+from malstrom_py.state.column_image import states_of
 from malstrom_py.state.entries import decoded_entries
 from malstrom_py.workers.reports.commands import Command, SnapshotCommand, StateCommand
 from malstrom_py.workers.reports.job_state import JobState, StateShape
@@ -49,11 +50,12 @@ class SnapshotReader:
     def __init__(self, state: JobState, least: SnapshotId | None = None) -> None:
         self.job = state
         self._checkpointer: Checkpointer = state.place().checkpointer(state.job)
-        self.manifest = self.newest()
-        if least is not None and self.manifest.id < least:
+        if least is not None and not any(one.id >= least for one in self.manifests()):
             raise SnapshotError(
-                f"job {self.job.job!r} has made snapshot {least}, which {self._checkpointer} does not have"
+                f"job {self.job.job!r} has made snapshot {least}, which is not in {self._checkpointer} here: give the "
+                f"job a place that this program can read, such as a folder that all machines share"
             )
+        self.manifest = self.newest()
 
     @classmethod
     def of_job(cls, ask: Callable[[Command], Any], *, fresh: bool = False, timeout_s: float) -> SnapshotReader:
@@ -94,7 +96,8 @@ class SnapshotReader:
             if entry.manifest is not None:
                 return entry.manifest
         raise SnapshotError(
-            f"job {self.job.job!r} has no snapshot yet{joined_faults(entries)}: ask with fresh=True, which makes one"
+            f"job {self.job.job!r} has no snapshot yet in {self._checkpointer}{joined_faults(entries)}: ask with "
+            f"fresh=True, which makes one"
         )
 
 
@@ -160,7 +163,12 @@ class StepReader:
         shown = self.shape.shown
         for artefacts in self._chains:
             for part in in_parts([one for _, one in artefacts], slots, PART_BYTES):
-                for entry in entries_in(part, self._codec, slots=slots, step=self.step):
+                image = columns_in(opened_chain(part))
+                if image is not None:  # without the stored form of each key and state
+                    keys, states = states_of(image)
+                    yield from zip(map(first_reading, keys), map(shown, states), strict=True)
+                    continue
+                for entry in entries_in(part, self._codec, step=self.step):
                     if entry.value is not None:
                         yield entry.key, shown(entry.value)
 
@@ -177,14 +185,10 @@ class StepReader:
         return self.as_table(states)
 
     def as_table(self, states: Callable[[], Iterable[tuple[Any, Any]]]) -> pa.Table:
-        """Return keys and their ``states`` as columns. These are iterated twice, so that all need not be in memory."""
-        import pyarrow as pa
-
-        def rows() -> Iterator[dict[str, Any]]:
-            return chain.from_iterable(self._rows(key, state) for key, state in states())
-
-        kinds = row_kinds(chain([dict.fromkeys(self.shape.keys)], rows()))
-        return pa.Table.from_batches(row_batches(rows(), kinds), arrow_schema(kinds))
+        """Return keys and their ``states`` as columns. These may be iterated twice."""
+        return row_table(
+            lambda: chain.from_iterable(self._rows(key, state) for key, state in states()), self.shape.keys
+        )
 
     def _rows(self, key: Any, state: Any) -> Iterator[dict[str, Any]]:
         """Yield the rows of a key: one, or one for each window. A field takes the place of a column of that name."""
@@ -285,6 +289,9 @@ class StepState:
         """
         if keys is not None and slots is not None:
             raise PlanError("to_arrow takes keys= or slots=, not both")
+        for name, given in (("keys", keys), ("slots", slots)):
+            if given is not None and (isinstance(given, str | bytes) or not isinstance(given, Iterable)):
+                raise PlanError(f"to_arrow: {name} must be a list of {name}, got {shown(given)}")
         wanted = None if keys is None else list(keys)
         some = None if slots is None else list(slots)
         return self._do(lambda reader: reader.table(wanted, some))

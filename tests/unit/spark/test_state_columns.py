@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malstrom_py.snapshot.typed_columns import json_text
+from malstrom_py.snapshot.typed_columns import json_text, row_table
 from malstrom_py.spark.snapshot_source import StateColumns, batch_of, columns_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -116,3 +116,16 @@ def test_columns_do_not_depend_on_order_and_always_hold_what_is_there(states: li
     columns = columns_of(entries)
     assert columns_of(shuffled).kinds == columns.kinds
     assert len(batch_of(entries, columns)) == len(entries)
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "shown"),
+    [("a", 1, ['"a"', "1"]), (None, 7, [None, 7]), (1, 2**70, ["1", str(2**70)]), (1, None, [1, None])],
+)
+def test_a_kind_that_shows_late_is_that_of_all_rows(early: Any, late: Any, shown: list[Any]) -> None:
+    rows = [{"key": n, "value": early} for n in range(40_000)]
+    table = row_table(lambda: [*rows, {"key": -1, "value": late, "more": "b"}], ["key"])
+    assert table.num_rows == 40_001
+    assert [table["value"][0].as_py(), table["value"][-1].as_py()] == shown
+    assert table["more"].null_count == 40_000
+    assert table.schema.names == ["key", "value", "more"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -14,14 +15,16 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py import agg, sinks, sources, windows
-from malstrom_py.errors import PlanError, SnapshotError
+from malstrom_py.errors import CodecError, PlanError, SnapshotError
 from malstrom_py.partitioners import index
+from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.windows import WindowResult
 from malstrom_py.workers.control.messages import LENGTH_BYTES, decode_answer, encode_answer
 from malstrom_py.workers.control.step_state import SnapshotReader, StepState
 from malstrom_py.workers.reports.commands import StateCommand
+from malstrom_py.workers.reports.job_state import JobState
 from tests.unit.operators.scripted import Scripted
 from tests.unit.workers.harness import PATIENCE_S, start
 
@@ -147,6 +150,12 @@ def test_a_table_has_the_key_by_its_name_and_a_column_for_each_figure(asked: Cal
     assert sum(every) == 2
     with pytest.raises(PlanError, match="keys= or slots=, not both"):
         state.to_arrow(keys=[], slots=[])
+    with pytest.raises(PlanError, match="keys must be a list of keys, got 'ab'"):
+        state.to_arrow(keys="ab")
+    with pytest.raises(PlanError, match="slots must be a list of slots, got 7"):
+        state.to_arrow(slots=7)  # type: ignore[arg-type]
+    with pytest.raises(CodecError, match="list"):
+        state[["a"]]
 
 
 def test_a_state_without_names_is_the_column_value_and_a_key_of_a_function_the_column_key(
@@ -252,7 +261,7 @@ def test_no_snapshot_yet_is_told(asked: Callable[..., StepState]) -> None:
     handle = kept(store, 9)
     for path in list(store.list("kept")):
         store.delete(path)
-    with pytest.raises(SnapshotError, match="has no snapshot yet: ask with fresh=True"):
+    with pytest.raises(SnapshotError, match=r"has no snapshot yet in .*: ask with fresh=True"):
         handle.state("n")
 
 
@@ -283,3 +292,10 @@ def test_a_place_in_the_memory_of_another_process_is_refused() -> None:
     sent = decode_answer(encode_answer(handle._job.ask(command))[LENGTH_BYTES:]).result(command, "kept")
     with pytest.raises(SnapshotError, match="only the program that runs it can read"):
         SnapshotReader(sent)  # type: ignore[arg-type]
+
+
+def test_a_place_that_is_another_one_here_is_told(tmp_path: Path) -> None:
+    handle = kept(MemoryStore(), 9)
+    elsewhere = JobState("kept", handle._job.ask(StateCommand(1)).shapes, str(tmp_path))
+    with pytest.raises(SnapshotError, match=r"is not in .* here: give the job a place that this program can read"):
+        SnapshotReader(elsewhere, SnapshotId(str(handle.wait().last_snapshot)))
