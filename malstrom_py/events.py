@@ -32,6 +32,7 @@ __all__ = [
     "InputRecovered",
     "InputSilent",
     "NodeFailed",
+    "ParameterChanged",
     "Reload",
     "RescaleBegun",
     "RescaleEnded",
@@ -119,13 +120,15 @@ class NodeFailed(Event, frozen=True, tag=True):
 
 class StopCause(StrEnum):
     """Why a worker stopped. ``FAILED``: the run failed; the job restarts from its last snapshot, or ends. ``RELOAD``:
-    the code of a step is reloaded; the next run begins from the snapshot at which this one has stopped.
+    the code of a step is reloaded, ``PARAMETER``: a parameter is set; the next run begins from the snapshot at which
+    this one has stopped.
     """
 
     MANUAL = "manual"
     ALL_INPUTS_CLOSED = "all-inputs-closed"
     FAILED = "failed"
     RELOAD = "reload"
+    PARAMETER = "parameter"
 
 
 class Stop(Event, frozen=True, tag=True):
@@ -145,6 +148,13 @@ class Reload(Event, frozen=True, tag=True):
 
     operator_id: str
     snapshot: str = ""
+
+
+class ParameterChanged(Event, frozen=True, tag=True):
+    """Parameter ``name`` has another ``value``, on all workers from one cut on. On workers: before any record."""
+
+    name: str
+    value: Any
 
 
 class Error(Event, frozen=True, tag=True):
@@ -291,6 +301,7 @@ AnyEvent = (
     | NodeFailed
     | Stop
     | Reload
+    | ParameterChanged
     | Error
     | Autoscaled
     | RescaleBegun

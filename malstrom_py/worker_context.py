@@ -3,6 +3,7 @@
 - `WorkerInfo`: job, step and worker for which a source or a sink is opened.
 - `LoopThread`: an asyncio event loop in its own thread, so that a worker can await many calls while it works.
   Coroutines are started from outside by `call` or `run`; `close` ends the thread; every wait for it has a deadline.
+- `Parameter`: a handle on a value of the job that can be set while it runs; its `Resources` have the value of the run.
 - `PerWorker`: a handle on a client, model or connection. A handle can make and close its resource and holds none: the
   `Resources` of a worker hold them. The worker makes its `Resources` current while it works, also for its coroutines.
 """
@@ -12,14 +13,16 @@ from __future__ import annotations
 import inspect
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NewType, Self, TypeVar
 
-from malstrom_py.errors import DeadlineError, MalstromError, OperatorError, PlanError
+import msgspec
+
+from malstrom_py.errors import DeadlineError, MalstromError, OperatorError, PlanError, shown
 from malstrom_py.errors.text import PER_WORKER, describe_error, describe_function, failed_in, sentence
 
 if TYPE_CHECKING:
@@ -161,6 +164,84 @@ _CLOSE_S: Final = 10.0
 _CURRENT: ContextVar[Resources | None] = ContextVar("malstrom_py.worker_context", default=None)
 
 
+VALUE_BYTES_MAX: Final = 16_000
+"""The largest size of a value of a parameter, packed."""
+
+_VALUES: Final = (bool, int, float, str, bytes, list, dict)
+
+
+class Parameter(Generic[T_co]):
+    """A value of a job that can be set while the job runs, from `Job.parameter`. Functions of steps read `value`."""
+
+    __slots__ = ("_key", "default")
+
+    def __init__(self, job: str, name: str, default: T_co) -> None:
+        self._key = job, name
+        self.default = default
+
+    @property
+    def name(self) -> str:
+        """The name, by which it is set."""
+        return self._key[1]
+
+    def __repr__(self) -> str:
+        return f"parameter {self._key[1]!r} of job {self._key[0]!r}"
+
+    @property
+    def value(self) -> T_co:
+        """The value that the job has now; it changes between two batches only, on all workers at one cut.
+
+        Raises: PlanError: the caller does not run on a worker of this job.
+        """
+        resources = _CURRENT.get()
+        if resources is None:
+            raise PlanError(
+                f"{self} was read outside a worker: read value inside a function that a step runs (not while the job "
+                f"is built, and not in another thread, unless it runs in contextvars.copy_context())"
+            )
+        known = resources.parameters
+        if known is None:  # of a test of a single step
+            return self.default
+        try:
+            value: T_co = known[self._key]
+        except KeyError:
+            raise PlanError(
+                f"{self} was read on a worker of another job, or was made after that one had started: call "
+                f"job.parameter of the job whose functions read it, before it starts"
+            ) from None
+        return value
+
+
+def plain_value(what: str, value: object, default: Any = None) -> Any:
+    """Return an own copy of ``value``, of the type of ``default`` unless that is None; `PlanError` names ``what``.
+
+    >>> plain_value("parameter 'share'", 1, 0.5), plain_value("parameter 'names'", ["a", 2])
+    (1.0, ['a', 2])
+    """
+    try:
+        packed = msgspec.msgpack.encode(value)
+        own = msgspec.msgpack.decode(packed)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        packed, own = b"", None
+    if type(value) not in _VALUES or own != value:
+        raise PlanError(
+            f"{what} must be True, False, a number, text, bytes, or a list or dict of these: {shown(value)}"
+        )
+    if len(packed) > VALUE_BYTES_MAX:
+        raise PlanError(f"{what} takes {len(packed):,} bytes, and the limit is {VALUE_BYTES_MAX:,}")
+    if type(default) is float and type(own) is int:
+        own = float(own)
+    if default is not None and type(own) is not type(default):
+        kinds = type(default).__name__, type(own).__name__
+        raise PlanError(f"{what} must be of the type of its default, {kinds[0]}, got {kinds[1]}")
+    return own
+
+
+def own_values(job: str, defaults: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[tuple[str, str], Any]:
+    """Return the values of the parameters of ``job`` for `Resources`: copies, because workers may share a process."""
+    return {(job, name): plain_value(name, value) for name, value in {**defaults, **(given or {})}.items()}
+
+
 class PerWorker(Generic[T_co]):
     """The handle that `per_worker` returns. Calling it in a function of a step returns the worker's resource."""
 
@@ -241,10 +322,18 @@ def close_all(closes: Iterable[Callable[[], object]]) -> None:
 class Resources:
     """The resources of one worker, and the event loop of its asynchronous calls. As a context it makes itself current.
 
-    ``wake`` is set when a call has finished, to wake an idle worker.
+    ``wake`` is set when a call has finished, to wake an idle worker. ``parameters``: the values of parameters, by
+    the names of their job and their own; None: their defaults.
     """
 
-    def __init__(self, *, worker: int = 0, wake: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        worker: int = 0,
+        wake: threading.Event | None = None,
+        parameters: Mapping[tuple[str, str], Any] | None = None,
+    ) -> None:
+        self.parameters = parameters
         self.wake = wake or threading.Event()
         self.worker = worker
         self._tokens: list[Token[Resources | None]] = []

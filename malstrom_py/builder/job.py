@@ -32,6 +32,7 @@ from malstrom_py.sinks.base import Target, TransactionalSink, target_of
 from malstrom_py.sinks.output_record import check_targets
 from malstrom_py.sources.base import BaseSource, PartitionedSource, Source, StatelessSource, as_source, check_source
 from malstrom_py.validation import check_name, refuse_class, short
+from malstrom_py.worker_context import Parameter, plain_value
 
 __tracebackhide__ = True  # pytest shows the line of the user
 
@@ -68,6 +69,7 @@ class Job:
         self.compiles = compile
         self._steps: dict[str, Step] = {}
         self._types = TypeTable()
+        self._parameters: dict[str, Any] = {}
         self.made_by = ""
         """What makes this job again, as ``module:name``: the command line sets it, for a reload."""
 
@@ -165,6 +167,28 @@ class Job:
             return KeyedStreamBuilder(self, ref, traits)
         return StreamBuilder(self, ref, traits)
 
+    def parameter(self, name: str, default: V) -> Parameter[V]:
+        """Return a value that functions of this job read as ``value``, and that `JobHandle.set` changes while it runs.
+
+        ``default``: True, False, a number, text, bytes, or a list or dict of these; what is set is of its type. Do not
+        change a list or dict that you read. A job that resumes has the value that was set last.
+
+        >>> import malstrom_py as mp
+        >>> from malstrom_py import sources
+        >>> job = mp.Job("docs")
+        >>> threshold = job.parameter("threshold", 10)
+        >>> numbers = job.source("in", sources.Memory([5, 10, 15]))
+        >>> mp.collect(numbers.filter("large", lambda number: number >= threshold.value))
+        [10, 15]
+
+        Raises: PlanError: the name is taken, or the default is no such value.
+        """
+        check_name(name, "parameter")
+        if name in self._parameters:
+            raise PlanError(f"job {self.name!r} already has a parameter {name!r}: give this one another name")
+        self._parameters[name] = plain_value(f"parameter {name!r}: the default", default)
+        return Parameter(self.name, name, default)
+
     @property
     def types(self) -> TypeTable:
         """The classes whose values can be persisted (for builders)."""
@@ -195,7 +219,8 @@ class Job:
         """Return the checked graph; `PlanError` names the wrong step and what to do. Every runtime calls it first."""
         check_targets({step.name: target for step in self._steps.values() if (target := _target_of(step)) is not None})
         steps = narrow_sources(list(self._steps.values()))
-        return make_plan(self.name, self.slots, steps, self._types, made_by=self.made_by)
+        plan = make_plan(self.name, self.slots, steps, self._types, made_by=self.made_by)
+        return replace(plan, parameters=dict(self._parameters))
 
     def explain(self) -> str:
         """Return the plan as text, one line per step."""
@@ -235,7 +260,8 @@ class Job:
         name = next(name for name in names if name not in self._steps)
         last = Step(name, "sink", partial(WriteSink, sink=sink), (stream.ref,), (), traits=stream.traits)
         steps = [*ancestors(list(self._steps.values()), {stream.ref.step}), last]
-        return make_plan(self.name, self.slots, narrow_sources(steps), self._types)
+        plan = make_plan(self.name, self.slots, narrow_sources(steps), self._types)
+        return replace(plan, parameters=dict(self._parameters))
 
 
 def _target_of(step: Step) -> Target | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -142,7 +142,7 @@ class Region:
 class Plan:
     """A checked job: its name, its number of slots, its steps, inputs before outputs, and the types of its state.
 
-    ``made_by``: what makes the job again, as ``module:name``, if it is known.
+    ``made_by``: what makes the job again, as ``module:name``, if it is known. ``parameters``: their defaults, by name.
     """
 
     job: str
@@ -150,6 +150,7 @@ class Plan:
     steps: tuple[Step, ...]
     types: TypeTable = field(default_factory=TypeTable)
     made_by: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Plan({self.job!r}, {len(self.steps)} steps)"

@@ -28,6 +28,7 @@ COMMANDS: Final = {
         "Print the events of a running job, a time and a sentence per line: workers, snapshots, rescales, failures.",
     ),
     "reload": ("jobs", "Replace the code of a step in a running job."),
+    "set": ("jobs", "Give a parameter of a running job another value."),
     "stop": ("jobs", "Stop a running job."),
     "top": ("watching", "Watch a running job in the terminal: steps, workers, lag, back-pressure, snapshots, events."),
     "metrics": ("watching", "Print the metrics of a running job, or serve them to Prometheus."),

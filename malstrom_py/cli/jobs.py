@@ -1,10 +1,12 @@
-"""Commands on running jobs: status, query, events, rescale, rebalance, autoscale, snapshot, savepoint, reload and stop.
+"""Commands on running jobs: status, query, events, rescale, rebalance, autoscale, snapshot, savepoint, reload, set,
+stop.
 
 Rule: a job is found by its name, through its control socket or on a Ray cluster. Its process may run in another
 terminal. The job does the work; the command prints the result."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, date, datetime
@@ -66,6 +68,7 @@ _EXAMPLES: Final = {
     ),
     "events": ("malstrom events shop", "malstrom events shop --follow --json"),
     "reload": ("malstrom reload shop totals", "malstrom reload shop totals --probation 10 --json"),
+    "set": ("malstrom set shop threshold 12", "malstrom set shop greeting '\"hello\"' --json"),
     "stop": ("malstrom stop shop", "malstrom stop shop --drain --timeout 600", "malstrom stop shop --json"),
 }
 
@@ -290,6 +293,34 @@ def reload(
         print_json({"job": job, **asdict(report)}) if as_json else print_out(f"job {job}: {report}")
 
 
+def set_(
+    job: NameArgument,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name of a parameter of the job.", show_default=False)
+    ],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="Its new value, as JSON.", show_default=False)],
+    timeout_s: TimeoutOption = 120.0,
+    as_json: JsonOption = False,
+    address: AddressOption = None,
+) -> None:
+    """Give a parameter of a running job another value.
+
+    The job makes a snapshot and continues from it: records before that cut are processed with the former value, later
+    ones with the new value, on all workers. The job needs --snapshots. After the timeout the exit code is 1, and the
+    change continues.
+    """
+    with reporting_errors(traceback=False):
+        try:
+            given = json.loads(value)
+        except (ValueError, RecursionError):
+            raise WrongCommand(f"{value!r} is not JSON: write for instance 12, true or '\"text\"'") from None
+        made = _attached(job, address).set(name, given, timeout_s=timeout_s)
+        if as_json:
+            print_json({"job": job, "parameter": name, "value": given, "snapshot": made})
+        else:
+            print_out(f"job {job} has {name} = {json.dumps(given)} since snapshot {made}")
+
+
 def stop(
     job: NameArgument,
     drain: Annotated[
@@ -392,5 +423,6 @@ def _moved_text(report: mp.RescaleReport) -> str:
 
 
 app = typer.Typer(rich_markup_mode=None)
-for _command in (rescale, rebalance, autoscale, snapshot, savepoint, status, query, events, reload, stop):
-    app.command(epilog=examples(*_EXAMPLES[_command.__name__]))(_command)
+for _command in (rescale, rebalance, autoscale, snapshot, savepoint, status, query, events, reload, set_, stop):
+    _name = _command.__name__.removesuffix("_")  # of a builtin
+    app.command(_name, epilog=examples(*_EXAMPLES[_name]))(_command)

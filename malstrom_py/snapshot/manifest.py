@@ -215,7 +215,8 @@ class Manifest:
 
     ``sources``: step -> part -> `PartImage`; ``parts``: step -> part, as ``"source/part"`` -> the step's state of that
     part; ``frontiers``: exchange -> epoch; ``sinks``: step -> the pre-committed payloads of its writers; ``pins``: step
-    -> the pinned data of a source; ``result``: the `RunResult` in plain types, after the job has finished.
+    -> the pinned data of a source; ``result``: the `RunResult` in plain types, after the job has finished;
+    ``parameters``: those of the job that were set, by name.
     """
 
     job: str
@@ -234,6 +235,7 @@ class Manifest:
     pins: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] | None = None
     savepoint: bool = False
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
     def chains(self) -> dict[tuple[str, int], list[Artefact]]:
@@ -334,7 +336,8 @@ _STORED: Final = strict_form(
 def manifest_of(stored: Mapping[str, Any]) -> Manifest:
     """Return the manifest with these fields. ValueError: they are invalid."""
     check_format(stored)
-    read = msgspec.convert(msgspec.convert(stored, _STORED), Manifest, from_attributes=True)
+    # Manifests of earlier versions have no parameters, nor has one of a job without any that was set.
+    read = msgspec.convert(msgspec.convert({"parameters": {}, **stored}, _STORED), Manifest, from_attributes=True)
     try:
         manifest = replace(
             read,
@@ -350,6 +353,7 @@ def manifest_of(stored: Mapping[str, Any]) -> Manifest:
             },
             sinks={step: tuple(payloads) for step, payloads in read.sinks.items()},
             pins={step: from_json(pin, step=step) for step, pin in read.pins.items()},
+            parameters={name: from_json(value, step=name) for name, value in read.parameters.items()},
             result=None if read.result is None else from_json(read.result, step="result"),
         )
     except CodecError as error:
@@ -361,6 +365,7 @@ def manifest_of(stored: Mapping[str, Any]) -> Manifest:
 
 
 def _fields_of(manifest: Manifest) -> dict[str, Any]:
+    set_values = {name: as_json(value, step=name) for name, value in manifest.parameters.items()}
     return {
         "format": manifest.format,
         "kind": MANIFEST,
@@ -395,4 +400,5 @@ def _fields_of(manifest: Manifest) -> dict[str, Any]:
         },
         "pins": {step: as_json(pin, step=step) for step, pin in manifest.pins.items()},
         "result": None if manifest.result is None else as_json(dict(manifest.result), step="result"),
+        **({"parameters": set_values} if set_values else {}),
     }

@@ -29,6 +29,7 @@ from malstrom_py.workers.reports.commands import (
     ReloadCommand,
     RescaleCommand,
     Result,
+    SetCommand,
     SnapshotCommand,
     StateCommand,
     StatusCommand,
@@ -44,7 +45,9 @@ from malstrom_py.workers.reports.taps import TapPage
 
 PROTOCOL: Final = 2
 LENGTH_BYTES: Final = 4
-REQUEST_BYTES_MAX: Final = 4096
+REQUEST_BYTES_MAX: Final = 20_000
+"""Enough for the value of a parameter."""
+
 ANSWER_BYTES_MAX: Final = 8 << 20
 """Enough for the counts of some ten thousand steps."""
 
@@ -141,7 +144,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
                 raise _as_error(self.error)
             case RescaleCommand() if self.report is not None or not command.wait:
                 return self.report
-            case SnapshotCommand() | StopCommand() if self.snapshot is not None:
+            case SnapshotCommand() | SetCommand() | StopCommand() if self.snapshot is not None:
                 return SnapshotId(self.snapshot)
             case StopCommand() | AutoscaleCommand():
                 return None

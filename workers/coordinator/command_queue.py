@@ -26,11 +26,12 @@ from malstrom_py.errors import (
     ReloadError,
     SnapshotError,
 )
-from malstrom_py.events import Ended, Error, StopCause
+from malstrom_py.events import Ended, Error
 from malstrom_py.logs import log
 from malstrom_py.metrics import JobMetrics
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.coordinator.autoscaler import Autoscaler
+from malstrom_py.workers.coordinator.changes import ChangeCommand, ChangeDue
 from malstrom_py.workers.coordinator.commanded_workers import CommandedWorkers
 from malstrom_py.workers.coordinator.metering import RateHistory
 from malstrom_py.workers.coordinator.taps import Taps
@@ -42,6 +43,7 @@ from malstrom_py.workers.reports.commands import (
     ReloadCommand,
     RescaleCommand,
     Result,
+    SetCommand,
     SnapshotCommand,
     StateCommand,
     StatusCommand,
@@ -50,7 +52,6 @@ from malstrom_py.workers.reports.commands import (
     WaitCommand,
 )
 from malstrom_py.workers.reports.event_log import EventLog
-from malstrom_py.workers.reports.job_events import PlannedEnd
 from malstrom_py.workers.reports.job_state import StateAnswers
 from malstrom_py.workers.reports.job_status import (
     JobOutcome,
@@ -66,21 +67,11 @@ from malstrom_py.workers.reports.job_status import (
 from malstrom_py.workers.reports.result import RunResult
 
 
-class ReloadDue(PlannedEnd):
-    """The run has stopped at the cut ``snapshot``, ``at_s`` of its clock; the next one has the code ``prepared``."""
-
-    cause = StopCause.RELOAD
-
-    def __init__(self, command: ReloadCommand, prepared: Any, snapshot: str, at_s: float) -> None:
-        super().__init__("the code of a step is reloaded")
-        self.command, self.prepared, self.snapshot, self.at_s = command, prepared, snapshot, at_s
-
-
 @dataclass(frozen=True, slots=True)
 class _Pending:
     """A command that the thread of the run executes. ``done`` gets its result, or an error."""
 
-    command: RescaleCommand | SnapshotCommand | ReloadCommand
+    command: RescaleCommand | SnapshotCommand | ChangeCommand
     done: Future[Any]
 
     def answer(self, result: RescaleReport | ReloadReport | SnapshotId | MalstromError | None) -> None:
@@ -94,8 +85,8 @@ class _Pending:
 
 
 @dataclass(slots=True)
-class _Reload:
-    """A reload in progress: until the cut, for which workers stop since ``began_s``, and then on trial."""
+class _Change:
+    """A change in progress: until the cut, for which workers stop since ``began_s``, and then on trial."""
 
     asked: _Pending
     prepared: Any
@@ -105,9 +96,7 @@ class _Reload:
 
 @dataclass(slots=True)
 class _Stop:
-    """The stop that was requested. ``drain``: None if none was; ``sent_s``: since when the workers know of it.
-    ``abandoned``: why the run ends immediately.
-    """
+    """The stop that was requested, if ``drain`` is not None; workers know since ``sent_s``. ``abandoned``: why."""
 
     drain: bool | None = None
     sent_s: float | None = None
@@ -181,7 +170,7 @@ class CommandQueue:
         self._stop = _Stop()
         self._answering = False
         self._restarts = 0
-        self._reload: _Reload | None = None
+        self._change: _Change | None = None
         self._snapshots: SnapshotStatus | None = SnapshotStatus(None, None, 0) if kept else None
         self._published = JobStatus(job, "running", 0, "opening", RunResult(job, {}, 0.0), None)
         self._published_s = self._clock.monotonic_s()
@@ -224,7 +213,7 @@ class CommandQueue:
                 return self._look(JobStatus, self.known)
             case StateCommand():
                 return self.state.asked()
-            case RescaleCommand() | SnapshotCommand() | ReloadCommand():
+            case RescaleCommand() | SnapshotCommand() | ReloadCommand() | SetCommand():
                 return self._queue(command)
             case StopCommand():
                 ended = self.stop(drain=command.drain)
@@ -348,7 +337,7 @@ class CommandQueue:
             self._restarts += times
             self._asked, self._unanswered = self._unanswered + self._asked, []
             self._stop.sent_s = None
-            self._reload = None if self._cutting else self._reload
+            self._change = None if self._cutting else self._change
         self.enter(_RECOVERING, counts, workers)
 
     def obey(self, coordinator: CommandedWorkers, count: Callable[[], RunResult]) -> None:
@@ -379,8 +368,8 @@ class CommandQueue:
         with self._lock:
             self._publish(coordinator.phase, counts, len(coordinator.members), coordinator.moving)
         self._answer_looks(JobStatus, fresh=True)
-        if drain is None and self._cutting:
-            self._check_reload(coordinator, self._cutting)
+        if (cutting := self._cutting) and (drain is None or isinstance(cutting.asked.command, SetCommand)):
+            self._check_change(coordinator, cutting)  # the value is in the last snapshot, also if the job is stopped
         if drain is False and stop.sent_s is not None:
             late_s = stop.sent_s + (SUSPEND_S if coordinator.snapshots is None else SAVE_S)
             if coordinator.suspended or self._clock.monotonic_s() >= late_s:
@@ -388,35 +377,43 @@ class CommandQueue:
             self.pending = True  # check again after the next step
 
     @property
-    def _cutting(self) -> _Reload | None:
-        """The reload for whose cut the workers stop."""
-        return None if self._reload is None or self._reload.on_trial else self._reload
+    def _cutting(self) -> _Change | None:
+        """The change for whose cut the workers stop."""
+        return None if self._change is None or self._change.on_trial else self._change
 
-    def _begin_reload(self, coordinator: CommandedWorkers, asked: _Pending, command: ReloadCommand) -> None:
-        """Import the module again, then stop all workers at the barrier of a snapshot."""
-        prepared = None if self.prepare is None else self.prepare(command.step, command.texts)
+    def _begin_change(self, coordinator: CommandedWorkers, asked: _Pending, command: ChangeCommand) -> None:
+        """Prepare the change: import the module again, or check the value. Then stop all workers at a snapshot."""
+        if self._change is not None:  # one after the other
+            with self._lock:
+                self._unanswered.remove(asked)
+                self._asked.append(asked)
+            return
+        prepared: Any = None
+        if isinstance(command, SetCommand) and coordinator.snapshotting is not None:
+            prepared = coordinator.snapshotting.set_parameter(command.name, command.value)
+        elif isinstance(command, ReloadCommand) and self.prepare is not None:
+            prepared = self.prepare(command.step, command.texts)
         if prepared is None or coordinator.snapshots is None:
             raise SnapshotError(
-                f"job {self.name!r} runs without snapshots, from which a reload continues and to which it goes back: "
-                f"start it with snapshots=mp.Snapshots(uri)"
+                f"job {self.name!r} runs without snapshots, but continues from one: use snapshots=mp.Snapshots(uri)"
             )
         coordinator.suspend()
-        self._reload = _Reload(asked, prepared, self._clock.monotonic_s())
+        self._change = _Change(asked, prepared, self._clock.monotonic_s())
 
-    def _check_reload(self, coordinator: CommandedWorkers, reload: _Reload) -> None:
-        """Raise `ReloadDue` once all workers have stopped at the cut."""
+    def _check_change(self, coordinator: CommandedWorkers, change: _Change) -> None:
+        """Raise `ChangeDue` once all workers have stopped at the cut."""
         self.autoscaler.pause(now_s := self._clock.monotonic_s())
-        command = reload.asked.command
-        if coordinator.suspended and coordinator.snapshots is not None and isinstance(command, ReloadCommand):
+        command = change.asked.command
+        if coordinator.suspended and coordinator.snapshots is not None and isinstance(command, ChangeCommand):
             with self._lock:
-                self._unanswered.remove(reload.asked)
-                reload.on_trial = True
-            raise ReloadDue(command, reload.prepared, coordinator.snapshots.last or "", now_s)
-        if now_s - reload.began_s >= SAVE_S:
+                self._unanswered.remove(change.asked)
+                change.on_trial = True
+            raise ChangeDue(command, change.prepared, coordinator.snapshots.last or "", now_s)
+        if now_s - change.began_s >= SAVE_S:
             raise DeadlineError(
-                f"job {self.name!r}: the workers have not stopped for a reload within {SAVE_S:g} s. The job continues "
-                f"from its last snapshot",
-                wait="the snapshot of a reload",
+                f"job {self.name!r}: the workers have not stopped for a {command.operation} within {SAVE_S:g} s. The "
+                f"job continues from its last snapshot",
+                wait=f"the snapshot of a {command.operation}",
                 deadline_s=SAVE_S,
             )
         self.pending = True  # check again after the next step
@@ -427,9 +424,9 @@ class CommandQueue:
         return self._stop.drain is not None
 
     @property
-    def wants_reload(self) -> bool:
-        """Whether a reload waits for the next run."""
-        return any(asked.command.operation == "reload" for asked in self._asked)
+    def wants_change(self) -> bool:
+        """Whether a reload, or another value of a parameter, waits for the next run."""
+        return any(isinstance(asked.command, ChangeCommand) for asked in self._asked)
 
     def refuse_if_stopped(self) -> None:
         """Raise `JobEnded` if the job is stopped without drain: a run must not start or commit."""
@@ -451,9 +448,9 @@ class CommandQueue:
         with self._lock:
             self._publish("ended", ending.counts, self._published.workers)
             unanswered = self._asked + self._unanswered
-            if self._reload is not None and self._reload.on_trial:
-                unanswered.append(self._reload.asked)
-            self._asked, self._unanswered, self._reload = [], [], None
+            if self._change is not None and self._change.on_trial:
+                unanswered.append(self._change.asked)
+            self._asked, self._unanswered, self._change = [], [], None
             # Set under the lock, so that no thread finds an ended job without its ending.
             self.ended.set_result(ending)
         self.taps.end()
@@ -493,7 +490,7 @@ class CommandQueue:
         self.wake.set()
         return page
 
-    def _queue(self, command: RescaleCommand | SnapshotCommand | ReloadCommand) -> Future[Any]:
+    def _queue(self, command: RescaleCommand | SnapshotCommand | ChangeCommand) -> Future[Any]:
         operation, saves = command.operation, not isinstance(command, RescaleCommand)
         if isinstance(command, RescaleCommand) and command.size is not None:
             check_size(command.size)
@@ -530,8 +527,8 @@ class CommandQueue:
                 self.autoscaler.overruled(command.size)
                 if not command.wait:
                     asked.answer(None)
-            elif isinstance(command, ReloadCommand):
-                self._begin_reload(coordinator, asked, command)
+            elif isinstance(command, ChangeCommand):
+                self._begin_change(coordinator, asked, command)
             else:
                 coordinator.snapshot(done, copy_to=command.uri)
         except (PlanError, ReloadError, SnapshotError) as error:
@@ -539,15 +536,16 @@ class CommandQueue:
                 self.events.emit(Error(str(error)))
             done(error)
 
-    def tried(self, result: ReloadReport | MalstromError) -> None:
-        """Answer the reload whose trial has ended."""
-        reload, self._reload = self._reload, None
-        if reload is not None:
-            reload.asked.answer(result)
+    def tried(self, result: ReloadReport | SnapshotId | MalstromError) -> None:
+        """Answer the change that has been made, or the reload whose trial has ended."""
+        change, self._change = self._change, None
+        if change is not None:
+            change.asked.answer(result)
+        self.pending = self.pending or bool(self._asked)  # a change waits for the end of the one before
 
     def _has(self, operation: str) -> bool:
         """Return whether a command of this kind waits or is being executed."""
-        known = [*self._asked, *self._unanswered, *([] if self._reload is None else [self._reload.asked])]
+        known = [*self._asked, *self._unanswered, *([] if self._change is None else [self._change.asked])]
         return any(asked.command.operation == operation for asked in known)
 
     def _conflict(self, wanted: str, operation: str) -> OperationInProgress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from malstrom_py.errors import MalstromError
 from malstrom_py.sinks.base import SnapshotId
@@ -13,6 +13,13 @@ from malstrom_py.workers.reports.taps import TapStep
 
 SnapshotDone = Callable[[SnapshotId | MalstromError], None]
 """A callback that the thread of the run calls once: with the id of the committed snapshot, or with the error."""
+
+
+class SetsParameters(Protocol):
+    """The snapshots of a run, with which the values of parameters are stored."""
+
+    def set_parameter(self, name: str, value: object) -> Any:
+        """Let parameter ``name`` have ``value`` from the last snapshot of the run on; return what is stored."""
 
 
 class CommandedWorkers(Protocol):
@@ -40,6 +47,9 @@ class CommandedWorkers(Protocol):
         """Make a snapshot whose barrier is injected from now on, and with ``copy_to`` a copy of it there."""
 
     def tap(self, order: TapStep) -> None: ...
+
+    @property
+    def snapshotting(self) -> SetsParameters | None: ...
 
     def drain(self) -> None: ...
 

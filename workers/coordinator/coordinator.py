@@ -38,7 +38,7 @@ from malstrom_py.workers.coordinator.metering import Metering
 from malstrom_py.workers.coordinator.recovery import RunStart, SnapshotUse, begin, listed_parts
 from malstrom_py.workers.coordinator.rescale_requests import Done, RescaleRequests
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
-from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator
+from malstrom_py.workers.coordinator.snapshot_coordinator import SnapshotCoordinator, set_values
 from malstrom_py.workers.coordinator.source_calls import SourceCalls
 from malstrom_py.workers.coordinator.worker_group import (
     TURN_S,
@@ -149,6 +149,7 @@ class Coordinator(Generic[G]):
         self._next_worker = workers
         self._started_s = self._got_on_s = clock.monotonic_s()
         self._run_start: RunStart | None = None
+        self._new_group = partial(StartGroup, parameters={})
         self._saved: dict[int, str] = {}
         self._final = _FinalReports()
         self._deal(tuple(range(workers)), {})
@@ -188,7 +189,8 @@ class Coordinator(Generic[G]):
         beginning = tuple(one.name for one in self._plan.steps if one.initial is not None and one.name not in kept)
         part_states = {} if resumption is None else resumption.restored_parts(dealt)
         restored = None if resumption is None else resumption.for_workers(self._plan, dealt)
-        self.group.start(StartGroup(members, members, self.table, 0, restored=restored, beginning=beginning))
+        self._new_group = partial(StartGroup, parameters=set_values(self._plan, resumption))
+        self.group.start(self._new_group(members, members, self.table, 0, restored=restored, beginning=beginning))
         self._worker_calls.await_connected(len(members))
         self._keep_snapshots(pins or {})
         self._worker_calls.open_sources(
@@ -304,7 +306,7 @@ class Coordinator(Generic[G]):
         for effect in self._machine.handle(event):
             match effect:
                 case events.StartWorkers():
-                    self.group.start(StartGroup(effect.workers, effect.members, effect.table, effect.version))
+                    self.group.start(self._new_group(effect.workers, effect.members, effect.table, effect.version))
                 case events.Send():
                     self.group.send(effect.worker, effect.order)
                 case events.Ended():
@@ -415,11 +417,9 @@ class Coordinator(Generic[G]):
     def sample(self) -> None:
         """Take a sample of what the workers have done, about once a second."""
         figures = self.group.figures()
-        counts = self.counts()
-        self.metering.sample(counts, self.group.counts(), figures)
+        self.metering.sample(counts := self.counts(), self.group.counts(), figures)
         is_reading = self.is_steady and self._machine.stop is PlannedStop.NONE
-        rows = {name: step.rows_in for name, step in counts.items()}
-        self.events.read(rows, self._clock.monotonic_s(), is_reading=is_reading)
+        self.events.read(counts, self._clock.monotonic_s(), is_reading=is_reading)
         self.measured(figures)
 
     def measured(self, figures: Mapping[int, WorkerFigures]) -> None:

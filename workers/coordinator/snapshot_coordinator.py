@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
-from malstrom_py.errors import DeadlineError, FencedError, InternalError, MalstromError, SnapshotError
+from malstrom_py.errors import DeadlineError, FencedError, InternalError, MalstromError, PlanError, SnapshotError
 from malstrom_py.logs import log
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot.checkpointer import Checkpointer, StoreCheckpointer, save_pieces
@@ -29,11 +29,12 @@ from malstrom_py.sources.base import Part
 from malstrom_py.state.ahead_of_barrier import merged_deltas
 from malstrom_py.state.artefact import merged
 from malstrom_py.state.artefact_parts import merged_in_parts
+from malstrom_py.worker_context import plain_value
 from malstrom_py.workers.coordinator import job_machine as machine
 from malstrom_py.workers.coordinator.commanded_workers import SnapshotDone
 from malstrom_py.workers.coordinator.job_machine import OPEN, WANTED, Effect, Event, JobMachine, PlannedStop
 from malstrom_py.workers.coordinator.machine import BarrierBegun, CutMade
-from malstrom_py.workers.coordinator.recovery import RunStart, plan_image
+from malstrom_py.workers.coordinator.recovery import RestorePoint, RunStart, plan_image
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.background import Background
 from malstrom_py.workers.engine.snapshot_capture import CapturedState, persistently, save
@@ -125,6 +126,8 @@ class SnapshotCoordinator:
         self._copying: list[tuple[Artefact, ...]] = []
         self._is_held = False
         self._last = None if resumption is None else resumption.manifest
+        self._defaults = plan.parameters
+        self._parameters = self._parameters_after = set_values(plan, resumption)
         self.status = SnapshotStatus.of(self._last, 0, interval_s=options.interval_s)
         """The status of the snapshots. ``last``: the snapshot to resume from, also one of an earlier run."""
 
@@ -163,6 +166,18 @@ class SnapshotCoordinator:
     def ask(self, done: SnapshotDone, *, copy_to: str | None = None) -> None:
         """Request a snapshot of everything read by now, and with ``copy_to`` a copy of it there."""
         self._requests.append(SnapshotRequest(done, None if copy_to is None else self._options.elsewhere(copy_to)))
+
+    def set_parameter(self, name: str, value: object) -> Any:
+        """Let parameter ``name`` have ``value`` from the last snapshot of this run on; return what is stored.
+
+        Raises: PlanError: there is no such parameter, or the value is not of its type.
+        """
+        if name not in self._defaults:
+            known = ", ".join(map(repr, self._defaults)) or "none"
+            raise PlanError(f"job {self._job!r} has no parameter {name!r}; its parameters: {known}")
+        own = plain_value(f"parameter {name!r}", value, self._defaults[name])
+        self._parameters_after = {**self._parameters_after, name: own}
+        return own
 
     def turn(self) -> bool:
         """Handle finished background tasks, and start a snapshot that is due. Return whether one was started."""
@@ -230,6 +245,8 @@ class SnapshotCoordinator:
             created=now.isoformat(),
             sinks=self._commits.payloads(manifest.id),
             pins=self._pins,
+            # The next run has the values of the snapshot that it begins from.
+            parameters=self._parameters_after if self._job_machine.stop is PlannedStop.SUSPENDING else self._parameters,
             # The counts of the job, including this snapshot.
             result=as_plain(replace(self._count(), snapshots=self.status.made + 1)) if self._is_final else None,
         )
@@ -401,6 +418,25 @@ def positions_in(manifest: Manifest) -> dict[str, dict[Part, Any]]:
         step: {Part(part): image.position for part, image in images.items() if image.position is not None}
         for step, images in manifest.sources.items()
     }
+
+
+def set_values(plan: Plan, resumption: RestorePoint | None) -> Mapping[str, Any]:
+    """Return the values that were set of the parameters of ``plan``, in the snapshot that the job resumes from.
+
+    Raises: SnapshotError: one is not of the type that its default has now.
+    """
+    found = {} if resumption is None else resumption.manifest.parameters
+    try:
+        return {
+            name: plain_value(f"parameter {name!r}", found[name], default)
+            for name, default in plan.parameters.items()
+            if name in found
+        }
+    except PlanError as error:
+        raise SnapshotError(
+            f"job {plan.job!r} cannot resume from its snapshot: {error}. Give the parameter another name, which starts "
+            f"with the default"
+        ) from error
 
 
 def result_in(manifest: Manifest) -> RunResult | None:

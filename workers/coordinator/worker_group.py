@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from malstrom_py.clock import Clock
 from malstrom_py.errors import DeadlineError, MalstromError, PeerError
@@ -62,6 +62,7 @@ class StartGroup:
     """Start ``workers``, built with ``members``, ``table`` and ``version``, and connect them with all workers (R1).
 
     ``restored`` and ``beginning``: as in `Build`, for the first workers of a run, which are members already.
+    ``parameters``: the values of those that were set.
     """
 
     workers: tuple[int, ...]
@@ -70,6 +71,7 @@ class StartGroup:
     version: int
     restored: RestorePoint | None = field(default=None, repr=False)
     beginning: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
     def joins(self) -> bool:
@@ -88,6 +90,7 @@ class StartGroup:
             tuple(other for other in self.workers if other not in here),
             self.restored,
             self.beginning,
+            self.parameters,
         )
 
 

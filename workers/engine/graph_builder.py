@@ -48,7 +48,7 @@ class Membership:
     """The number of this worker, the members, and the routing table of ``version``.
 
     A joiner is not in ``members`` yet (R1). ``warned``: the steps that have warned of their function; the workers of
-    one process share the set.
+    one process share the set. ``parameters``: the values of those that were set.
     """
 
     worker: int
@@ -57,6 +57,7 @@ class Membership:
     version: int = 0
     incarnation: int = 1
     warned: set[str] = field(default_factory=set, compare=False)
+    parameters: Mapping[str, Any] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ from malstrom_py.state.artefact import StoredArtefact
 from malstrom_py.state.artefact_parts import in_parts
 from malstrom_py.state.keyed_state import Migrate
 from malstrom_py.state.memory import State
-from malstrom_py.worker_context import Resources, close_all
+from malstrom_py.worker_context import Resources, close_all, own_values
 from malstrom_py.workers.engine.exchange import Exchange
 from malstrom_py.workers.engine.flow_limits import Batching, MoveTurns
 from malstrom_py.workers.engine.gathering import GATHER_S, ROWS_BUSY
@@ -153,11 +153,11 @@ class Worker:
         keys_per_chunk: int | None = None,
     ) -> None:
         self.id = member.worker
-        self._resources = Resources(worker=member.worker, wake=wake)
+        values = own_values(plan.job, plan.parameters, member.parameters)
+        self._resources = Resources(worker=member.worker, wake=wake, parameters=values)
         self._plan, self._batching = plan, batching
         self._clock, self._codec = clock, codec
-        self._incarnation = member.incarnation
-        self._table = member.table
+        self._incarnation, self._table = member.incarnation, member.table
         self._cutting: SnapshotCapture | None = None
         self._packing: PackingAhead | None = None
         self._keys_packed = None if keys_per_chunk is None else 1

@@ -41,7 +41,8 @@ def health_of(found: JobMetrics) -> list[str]:
         return [f"the job has {_HOW[found.state]}{f': {found.error}' if found.error else ''}"]
     problems = []
     if found.state == "recovering":
-        problems.append(f"the job restarts from its last snapshot (restart {found.restarts})")
+        times = f" (restart {found.restarts})" if found.restarts else ""  # none is counted for a reload
+        problems.append(f"the job restarts from its last snapshot{times}")
     if found.age_s > SILENT_S:
         problems.append(f"nothing was heard from the job for {found.age_s:.0f} s: one of its functions blocks")
     silent = [worker.worker for worker in found.workers if not worker.host]

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from malstrom_py.errors import shown
 from malstrom_py.events import (
     AnyEvent,
     Autoscaled,
@@ -23,6 +24,7 @@ from malstrom_py.events import (
     InputRecovered,
     InputSilent,
     NodeFailed,
+    ParameterChanged,
     Reload,
     RescaleBegun,
     RescaleEnded,
@@ -99,6 +101,7 @@ _CAUSES: Final = {
     StopCause.ALL_INPUTS_CLOSED: "all its inputs have ended",
     StopCause.FAILED: "the run has failed",
     StopCause.RELOAD: "a step gets new code",
+    StopCause.PARAMETER: "a parameter gets another value",
 }
 
 _SENTENCES: Final[dict[type, Callable[[Any], str]]] = {
@@ -109,6 +112,7 @@ _SENTENCES: Final[dict[type, Callable[[Any], str]]] = {
     NodeFailed: lambda event: f"{event.source_node_id} failed{f': {event.error}' if event.error else ''}",
     Stop: lambda event: f"worker {event.worker} has stopped: {_CAUSES[event.cause]}",
     Reload: lambda event: f"step {event.operator_id} has new code since snapshot {event.snapshot}",
+    ParameterChanged: lambda event: f"parameter {event.name} is now {shown(event.value)}",
     Error: lambda event: event.text,
     Autoscaled: lambda event: (
         f"the autoscaler goes from {event.workers} to {_many(event.target, 'worker')}: {event.reason}"

@@ -144,6 +144,23 @@ class StateCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     what = "asked for its state"
 
 
+class SetCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="set"):
+    """Let parameter ``name`` have ``value`` from the cut of a snapshot on. The result, its id, follows when the next
+    run begins from it.
+    """
+
+    name: Annotated[str, msgspec.Meta(max_length=64)]
+    value: Any
+    timeout_s: Seconds
+
+    operation = "set"
+
+    @property
+    def what(self) -> str:
+        """The command as a participle, for errors."""
+        return f"given another value for parameter {self.name!r}"
+
+
 class AutoscaleCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="autoscale"):
     """Change the number of workers by load with these ``options`` from now on; None: no longer."""
 
@@ -178,6 +195,7 @@ Command = (
     | EventsCommand
     | MetricsCommand
     | ReloadCommand
+    | SetCommand
     | AutoscaleCommand
     | StateCommand
     | TapCommand

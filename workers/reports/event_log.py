@@ -27,6 +27,7 @@ from malstrom_py.events import (
     InputRecovered,
     InputSilent,
     NodeFailed,
+    ParameterChanged,
     Reload,
     RescaleEnded,
     Stop,
@@ -133,7 +134,7 @@ class EventLog:
         """The sources that were silent last, maybe in an earlier run."""
         self._has_ended = False
         self._waiting: list[tuple[int, Future[EventPage]]] = []
-        self._news: list[NodeFailed | Reload] = []
+        self._news: list[NodeFailed | Reload | ParameterChanged] = []
         self.totals = MoveTotals()
         """What the rescales so far have moved."""
 
@@ -158,7 +159,7 @@ class EventLog:
                 self.silent.add(event.id)
             elif isinstance(event, InputRecovered | InputClosed):
                 self.silent.discard(event.id)
-            if isinstance(event, NodeFailed | Reload):
+            if isinstance(event, NodeFailed | Reload | ParameterChanged):
                 self._news.append(event)
             if isinstance(event, RescaleEnded) and not event.error:
                 self.totals = self.totals.with_rescale(event)
@@ -172,7 +173,7 @@ class EventLog:
             future.set_result(page)
         return True
 
-    def news(self) -> list[NodeFailed | Reload]:
+    def news(self) -> list[NodeFailed | Reload | ParameterChanged]:
         """Return what happened between runs since the last call: the workers of the next run are notified of it."""
         with self._lock:
             news, self._news = self._news, []

@@ -34,6 +34,7 @@ from malstrom_py.sources.base import Part
 from malstrom_py.workers.reports.error_transfer import failed_worker, trace_of
 from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_status import SnapshotStatus
+from malstrom_py.workers.reports.result import StepCounts
 
 
 class PlannedEnd(Exception):
@@ -112,8 +113,8 @@ class JobEvents:
         if not still_open and source not in self._lists_again:
             self._log.emit(InputClosed(source))
 
-    def read(self, rows: Mapping[str, int], now_s: float, *, is_reading: bool) -> None:
-        """Publish which sources have fallen silent and which have records again, by the ``rows`` of this run.
+    def read(self, counts: Mapping[str, StepCounts], now_s: float, *, is_reading: bool) -> None:
+        """Publish which sources have fallen silent and which have records again, by the ``counts`` of this run.
 
         ``is_reading``: nothing has kept the workers from reading since the last call.
         """
@@ -122,7 +123,7 @@ class JobEvents:
             if not self._open.get(source) and source not in self._lists_again:
                 continue
             known, silent_s = self._silent.get(source, (0, -passed_s))  # time counts from the first call
-            if (now := rows.get(source, 0)) != known:
+            if (now := counts[source].rows_in if source in counts else 0) != known:
                 silent_s = 0.0
                 if source in self._log.silent:
                     self._log.emit(InputRecovered(source))

@@ -36,6 +36,7 @@ _OPERATIONS: Final[Mapping[str, str]] = {
     "snapshot": "has not completed a snapshot within {} s; the snapshot continues",
     "savepoint": "has not completed the savepoint within {} s; it continues",
     "reload": "has not completed the reload within {} s; it continues",
+    "set": "has not set the parameter within {} s; that continues",
     "state": "has not begun within {} s, and cannot be asked for its state yet",
     "stop": "has not stopped within {} s; it is still being stopped",
 }
@@ -43,7 +44,7 @@ _OPERATIONS: Final[Mapping[str, str]] = {
 
 def in_progress(job: str, operation: str, timeout_s: float) -> OperationInProgress:
     """Return the error of a timed-out wait for ``operation`` ("run", "rescale", "rebalance", "snapshot",
-    "savepoint", "reload" or "stop").
+    "savepoint", "reload", "set" or "stop").
 
     >>> print(in_progress("flights", "rescale", 5))
     job 'flights' has not been rescaled within 5 s; the rescale continues: see status(), or allow more with timeout_s=

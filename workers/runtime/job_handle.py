@@ -13,6 +13,7 @@ from malstrom_py.metrics import JobMetrics
 from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.validation import check_name, checked_flag, checked_seconds
+from malstrom_py.worker_context import plain_value
 from malstrom_py.workers.control.client import find
 from malstrom_py.workers.control.tap import Tap, stored_keys
 from malstrom_py.workers.coordinator.autoscaler import check_autoscale
@@ -26,6 +27,7 @@ from malstrom_py.workers.reports.commands import (
     ReloadCommand,
     RescaleCommand,
     RunningJob,
+    SetCommand,
     SnapshotCommand,
     StatusCommand,
     StopCommand,
@@ -231,6 +233,26 @@ class JobHandle:
         check_name(step, "step")
         report: ReloadReport = self._ask(ReloadCommand(step, _seconds(probation_s), _seconds(timeout_s)))
         return report
+
+    def set(
+        self, name: str, value: bool | float | str | bytes | list[Any] | dict[str, Any], *, timeout_s: float = TIMEOUT_S
+    ) -> SnapshotId:
+        """Give parameter ``name`` of the job another ``value``, and return the id of the snapshot at which it changes.
+
+        The job makes a snapshot, which is the cut on all workers, and continues from it: each record before the cut is
+        processed with the former value, each one after it with the new one. A job that resumes from this snapshot or a
+        later one has the new value. The pause is that of a `reload`.
+
+        Raises:
+            PlanError: the job has no such parameter, or the value is not of the type of its default.
+            SnapshotError: the job runs without ``snapshots=``.
+            OperationInProgress: it takes longer than ``timeout_s`` and continues; or the job is being stopped.
+            JobEnded: the job has ended.
+        """
+        check_name(name, "parameter")
+        own = plain_value(f"parameter {name!r}", value)
+        snapshot: SnapshotId = self._ask(SetCommand(name, own, _seconds(timeout_s)))
+        return snapshot
 
     def status(self, *, timeout_s: float = 5.0) -> JobStatus:
         """Return the status of the job, immediately unless a function of the job keeps its thread busy.

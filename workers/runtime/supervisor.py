@@ -16,11 +16,13 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 from malstrom_py.clock import Clock
 from malstrom_py.errors import FencedError, JobEnded, MalstromError, PlanError, ReloadError
 from malstrom_py.errors.text import public_text
-from malstrom_py.events import Error, Reload, Restarting
+from malstrom_py.events import Error, ParameterChanged, Reload, Restarting
 from malstrom_py.logs import log
+from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.validation import checked_seconds
-from malstrom_py.workers.coordinator.command_queue import CommandQueue, ReloadDue
-from malstrom_py.workers.reports.commands import ReloadCommand
+from malstrom_py.workers.coordinator.changes import ChangeDue
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
+from malstrom_py.workers.reports.commands import ReloadCommand, SetCommand
 from malstrom_py.workers.reports.job_events import stop_cause
 from malstrom_py.workers.reports.job_status import ReloadReport
 from malstrom_py.workers.reports.result import RunResult
@@ -179,8 +181,8 @@ class Supervisor(Generic[R]):
             while True:
                 try:
                     result = self.now.execute()
-                except ReloadDue as due:
-                    self._change_code(due)
+                except ChangeDue as due:
+                    self._change(due)
                     continue
                 except Exception as error:
                     if self.now.trial is not None and not (stop_cause(error) or isinstance(error, FencedError)):
@@ -200,8 +202,13 @@ class Supervisor(Generic[R]):
         """Return the counts of the current run so far."""
         return self.now.result()
 
-    def _change_code(self, due: ReloadDue) -> None:
-        """Make the next run, from the snapshot of the cut, with the new code."""
+    def _change(self, due: ChangeDue) -> None:
+        """Make the next run, from the snapshot of the cut, with the new code; a new value is in the snapshot."""
+        if isinstance(due.command, SetCommand):
+            self._commands.events.emit(ParameterChanged(due.command.name, due.prepared))
+            self._next_run(None)
+            self._commands.tried(SnapshotId(due.snapshot))
+            return
         assert self._reloads is not None
         self._reloads.install(due.prepared)
         self._commands.events.emit(Reload(due.command.step, due.snapshot))
@@ -289,9 +296,9 @@ class Supervisor(Generic[R]):
 
 
 def wait_out(pause_s: float, commands: CommandQueue, clock: Clock) -> None:
-    """Pause before a restart. A stop with drain and a reload end the pause; a stop without drain raises `JobEnded`."""
+    """Pause before a restart. A stop with drain and a change end the pause; a stop without drain raises `JobEnded`."""
     until_s = clock.monotonic_s() + pause_s
     commands.refuse_if_stopped()
-    while (left_s := until_s - clock.monotonic_s()) > 0 and not (commands.is_stopping or commands.wants_reload):
+    while (left_s := until_s - clock.monotonic_s()) > 0 and not (commands.is_stopping or commands.wants_change):
         clock.sleep_s(min(left_s, _NAP_S))
         commands.refuse_if_stopped()

@@ -107,7 +107,13 @@ class WorkerHost:
 
     def _build(self, order: Build) -> list[Outgoing]:
         member = Membership(
-            order.worker, order.members, order.table, order.version, order.incarnation, warned=self._warned
+            order.worker,
+            order.members,
+            order.table,
+            order.version,
+            order.incarnation,
+            warned=self._warned,
+            parameters=order.parameters,
         )
         worker = self._worker = Worker(
             self._plan,

@@ -99,7 +99,8 @@ class Build:
     """Build worker ``worker`` with the table of ``members``, and channels also to ``others``, which join with it (R1).
 
     Then open its sinks and restore its slots of ``restored``, a `RestorePoint`, if any (S5). ``beginning``: the steps
-    that start with their initial state.
+    that start with their initial state. ``parameters``: the values of those that
+    were set.
     """
 
     worker: int
@@ -110,6 +111,7 @@ class Build:
     others: tuple[int, ...] = ()
     restored: Any = field(default=None, repr=False)
     beginning: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from tests.unit.workers.harness import PATIENCE_S, Gate
         ),
         (encode_request(WaitCommand(None), "\u20ac"), "this is not the token"),
         (struct.pack(">I", 0), "a message has 0 bytes"),
-        (struct.pack(">I", REQUEST_BYTES_MAX + 1) + b"x", "a message has 4,097 bytes"),
+        (struct.pack(">I", REQUEST_BYTES_MAX + 1) + b"x", "a message has 20,001 bytes"),
         (b"\xff" * 4, "a message has 4,294,967,295 bytes"),
         (struct.pack(">I", 3) + b"\xc1\xc1\xc1", "is not valid"),
         (struct.pack(">I", 4000) + b"\x91" * 4000, "is not valid"),

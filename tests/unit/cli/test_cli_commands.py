@@ -33,6 +33,7 @@ from malstrom_py.workers.reports.error_transfer import pack_error, unpack_error
 def handle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A running job with snapshots, which the commands find."""
     job = mp.Job("docs-asked")
+    job.parameter("threshold", 10)
     job.source("in", sources.Generator(lambda part, start: count(start))).sink("out", sinks.Memory())
     running = mp.InProcess(snapshots=mp.Snapshots(tmp_path / "kept", interval_s=None)).start(job, control=False)
     while running.status().phase != "steady":
@@ -76,6 +77,15 @@ def test_a_job_with_a_problem_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_job_that_does_not_run_is_not_healthy() -> None:
     assert "no-such-job" in said("health", "no-such-job", code=1)
+
+
+def test_a_parameter_is_set_as_json(handle: mp.JobHandle) -> None:
+    assert said("set", "docs-asked", "threshold", "12").startswith("job docs-asked has threshold = 12 since snapshot ")
+    made = json.loads(said("set", "docs-asked", "threshold", "13", "--json"))
+    assert (made["parameter"], made["value"]) == ("threshold", 13)
+    assert "is not JSON" in said("set", "docs-asked", "threshold", "many", code=2)
+    assert "must be of the type of its default" in said("set", "docs-asked", "threshold", '"12"', code=1)
+    assert "has no parameter 'limit'" in said("set", "docs-asked", "limit", "1", code=1)
 
 
 def test_a_savepoint_is_written_to_its_place(handle: mp.JobHandle, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ const kinds = {
   HotKeyEnded: [null, "quiet", "No longer hot"],
   Stop: [null, "quiet", "Worker stopped"],
   Reload: [null, "rescale", "Code reloaded"],
+  ParameterChanged: [null, "rescale", "Parameter set"],
   Ended: ["failures", "quiet", "The job ended"],
   EventsMissed: [null, "warn", "Events missed"],
 };

@@ -63,6 +63,14 @@ class Workers:
     def drain(self) -> None:
         self.told.append("drain")
 
+    @property
+    def snapshotting(self) -> Workers | None:
+        return None if self.snapshots is None else self
+
+    def set_parameter(self, name: str, value: object) -> object:
+        self.told.append(f"set {name}")
+        return value
+
     def suspend(self) -> None:
         self.told.append("suspend")
 

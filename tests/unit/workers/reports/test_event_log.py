@@ -171,6 +171,7 @@ EVERY: list[events.AnyEvent] = [
     events.NodeFailed("worker 1", "died", ("in", "key")),
     events.Stop(events.StopCause.ALL_INPUTS_CLOSED, 0),
     events.Reload("op", "id"),
+    events.ParameterChanged("threshold", 12),
     events.Error("no"),
     events.Autoscaled(1, 2, "150 rows/s arrive", capacity_per_s=70.0, lag_rows=3),
     events.RescaleBegun(1, 2),

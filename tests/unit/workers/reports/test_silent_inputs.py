@@ -9,6 +9,7 @@ from malstrom_py import events, sinks, sources
 from malstrom_py.sources import Part
 from malstrom_py.workers.reports.event_log import EventLog
 from malstrom_py.workers.reports.job_events import JobEvents
+from malstrom_py.workers.reports.result import StepCounts
 
 
 class Watched:
@@ -25,7 +26,7 @@ class Watched:
 
     def read(self, rows: int, after_s: float, *, is_reading: bool = True) -> None:
         self.now_s += after_s
-        self.events.read({"in": rows, "out": rows}, self.now_s, is_reading=is_reading)
+        self.events.read({"in": StepCounts("source", rows, {})}, self.now_s, is_reading=is_reading)
 
     @property
     def seen(self) -> list[events.AnyEvent]:

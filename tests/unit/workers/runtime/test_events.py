@@ -178,3 +178,26 @@ def test_a_restart_policy_is_checked() -> None:
         mp.Restart(when="never")  # type: ignore[arg-type]
     with pytest.raises(mp.PlanError, match="restart needs a snapshot"):
         mp.InProcess(restart=mp.Restart(when="always"))
+
+
+def test_after_a_union_the_input_is_the_union_and_rows_tell_their_origin() -> None:
+    class Inputs(KeyedLogic[int, tuple[str, int], tuple[str, int], int]):
+        def __init__(self) -> None:
+            self.seen: set[str] = set()
+
+        def on_data(self, message: Any, key_state: int | None, output: Any) -> int:
+            output.send(message)
+            return 0
+
+        def on_event(self, event: events.AnyEvent) -> None:
+            if isinstance(event, events.Input | events.InputClosed):
+                self.seen.add(event.id)
+
+    logic, out, job = Inputs(), sinks.Memory(), mp.Job("united")
+    left = job.source("left", sources.Memory(range(5))).map("of-left", lambda n: ("left", n))
+    right = job.source("right", sources.Memory(range(5))).map("of-right", lambda n: ("right", n))
+    both = left.union("both", right)
+    both.key_by("key", lambda pair: pair[1]).stateful_op("seen", logic).sink("out", out)
+    mp.run(job)
+    assert logic.seen == {"key"}
+    assert {name for name, _ in out.items} == {"left", "right"}
