@@ -395,7 +395,8 @@ class CommandQueue:
             prepared = self.prepare(command.step, command.texts)
         if prepared is None or coordinator.snapshots is None:
             raise SnapshotError(
-                f"job {self.name!r} runs without snapshots, but continues from one: use snapshots=mp.Snapshots(uri)"
+                f"job {self.name!r} runs without snapshots, and a change of code or of a parameter continues from one: "
+                f"start it with snapshots=mp.Snapshots(uri)"
             )
         coordinator.suspend()
         self._change = _Change(asked, prepared, self._clock.monotonic_s())

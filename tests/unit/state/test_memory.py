@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import malstrom_py.state.memory as memory_module
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import AnyInMemory, InMemory
 from malstrom_py.errors import CodecError, InternalError, PlanError
@@ -256,6 +257,24 @@ def test_a_move_finds_the_keys_in_memory_and_takes_those_on_disk_by_their_slot()
             on_disk_of(taker).acquire_stored(piece[1])
     assert (state.cold, set(taker.keys()), taker.values) == (None, on_disk, {})
     assert taker.values_of([max(on_disk)]) == [["state of", max(on_disk)]]
+
+
+@pytest.mark.parametrize(("most", "is_full"), [(50, False), (5, True)])
+def test_after_moves_of_too_many_keys_the_next_snapshot_writes_all(
+    most: int, is_full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_module, "_CHANGED_MOST", most)
+    (giver, _), (taker, _) = kept(0), kept(0)
+    for state in (giver, taker):
+        state.track(lambda keys: [key % 8 for key in keys])
+    added(giver, range(40))
+    for state in (giver, taker):
+        state.round_begun("s1")
+    for slot in range(4):
+        on_disk_of(taker).acquire_stored(on_disk_of(giver).collect_stored(slot, 1 << 20)[1])
+    moved = {key for key in range(40) if key % 8 < 4}
+    for state in (giver, taker):
+        assert state.changes.due("s1") == (None if is_full else moved)
 
 
 def test_state_that_is_acquired_onto_other_state_is_our_bug() -> None:
