@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NewType, Self, TypeVar
 
 import msgspec
 
+from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import DeadlineError, MalstromError, OperatorError, PlanError, shown
 from malstrom_py.errors.text import PER_WORKER, describe_error, describe_function, failed_in, sentence
 
@@ -323,7 +324,7 @@ class Resources:
     """The resources of one worker, and the event loop of its asynchronous calls. As a context it makes itself current.
 
     ``wake`` is set when a call has finished, to wake an idle worker. ``parameters``: the values of parameters, by
-    the names of their job and their own; None: their defaults.
+    the names of their job and their own; None: their defaults. ``clock``: that of the job.
     """
 
     def __init__(
@@ -332,8 +333,10 @@ class Resources:
         worker: int = 0,
         wake: threading.Event | None = None,
         parameters: Mapping[tuple[str, str], Any] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.parameters = parameters
+        self.clock: Final = clock or SystemClock()
         self.wake = wake or threading.Event()
         self.worker = worker
         self._tokens: list[Token[Resources | None]] = []
@@ -425,6 +428,12 @@ class Resources:
             function=describe_function(handle.factory),
             rule=PER_WORKER,
         )
+
+
+def current_clock() -> Clock:
+    """Return the clock of the job of the current worker; that of the machine outside workers."""
+    resources = _CURRENT.get()
+    return SystemClock() if resources is None else resources.clock
 
 
 def _closing(thing: Any) -> object:

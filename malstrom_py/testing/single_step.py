@@ -291,7 +291,7 @@ class StepRunner:
         )
         self._executor, self._nodes, self._inputs = graph.executor, graph.nodes, graph.inputs
         self.operators: Mapping[str, Operator] = graph.operators
-        self.resources = Resources()
+        self.resources = Resources(clock=clock)
         self._holding = [(self._nodes[name], op) for name, op in graph.operators.items() if op.holding]
         self.enriching = {name: op for name, op in graph.operators.items() if isinstance(op, Enrich)}
         self.exchanges: Mapping[str, Exchange] = graph.exchanges

@@ -154,7 +154,7 @@ class Worker:
     ) -> None:
         self.id = member.worker
         values = own_values(plan.job, plan.parameters, member.parameters)
-        self._resources = Resources(worker=member.worker, wake=wake, parameters=values)
+        self._resources = Resources(worker=member.worker, wake=wake, parameters=values, clock=clock)
         self._plan, self._batching = plan, batching
         self._clock, self._codec = clock, codec
         self._incarnation, self._table = member.incarnation, member.table

@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import malstrom_py as mp
-from malstrom_py import sources
+from malstrom_py import sinks, sources
+from malstrom_py.clock import VirtualClock
 from malstrom_py.errors import PlanError, SourceError
+from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.generator import Generator
+from malstrom_py.workers.remote.packed_plan import pack_plan
 from tests.unit.sources.reading import read_source
 
 
@@ -161,3 +164,109 @@ def test_what_cannot_be_called_is_refused() -> None:
     not_callable: Any = [1, 2, 3]
     with pytest.raises(PlanError, match="list"):
         Generator(not_callable)
+
+
+Marked = sources.Memory
+
+
+def sums(items: list[Any], parts: int = 1) -> tuple[mp.Job, sinks.Memory]:
+    """A job whose last figure says which items it has counted, each of them once."""
+    job, out = mp.Job("sums"), sinks.Memory()
+    job.source("in", Marked[int](items, parts=parts)).key_by("one", lambda number: 1).sum("sum").sink("out", out)
+    return job, out
+
+
+def run(items: list[Any], store: MemoryStore, clock: VirtualClock | None = None, **options: Any) -> list[int]:
+    job, out = sums(items)
+    mp.run(job, snapshots=mp.Snapshots(store), clock=clock or VirtualClock(), **options)
+    return out.items
+
+
+def test_a_run_ends_at_a_mark_and_the_next_continues_after_it() -> None:
+    items = [1, 2, Marked.EOF(), 4, Marked.EOF(), Marked.EOF(), 8]
+    store = MemoryStore()
+    assert [run(items, store) for _ in range(6)] == [[1, 3], [7], [], [15], [], []]
+
+
+def test_without_snapshots_each_run_ends_at_the_first_mark() -> None:
+    source = Marked[int]([1, Marked.EOF(), 2])
+    assert [mp.collect(mp.Job("a").source("in", source)) for _ in range(2)] == [[1], [1]]
+
+
+def test_a_run_breaks_once_and_the_restart_resumes() -> None:
+    clock = VirtualClock()
+    assert run([1, 2, Marked.ABORT(), 4], MemoryStore(), clock) == [1, 3, 7]
+    assert clock.slept_s, "there was a restart"
+
+
+def test_without_restarts_the_next_run_resumes_from_the_last_snapshot() -> None:
+    items = [1, Marked.EOF(), 2, Marked.ABORT(), Marked.ABORT(), 4]
+    store = MemoryStore()
+    assert run(items, store) == [1]
+    for _ in range(2):
+        with pytest.raises(SourceError, match=r"source 'in'.*broken at item .*sources\.Memory\.ABORT"):
+            run(items, store, restart=mp.Restart(max_restarts=0))
+    assert run(items, store, restart=mp.Restart(max_restarts=0)) == [3, 7]
+
+
+def test_a_pause_takes_time_of_the_job() -> None:
+    clock, times = VirtualClock(), []
+    stream = mp.Job("a").source("in", Marked[int]([1, Marked.PAUSE(for_s=3), Marked.PAUSE(for_s=0.7), 2], parts=2))
+    mp.collect(stream.inspect("at", lambda item: times.append((item, clock.monotonic_s()))), clock=clock)
+    (first, at_s), (second, later_s) = times
+    assert (first, second) == (1, 2)
+    assert later_s - at_s == pytest.approx(3.7, abs=0.01)
+
+
+def test_marks_go_to_all_parts_and_are_not_counted() -> None:
+    eof = Marked.EOF()
+    source = Marked[int]([1, 2, 3, eof, 4, Marked.ABORT(), 5], parts=2)
+    assert repr(source) == "Memory(5 items in 2 partitions)"
+    parts = [source.build_part(Part(name), None) for name in source.list_parts()]
+    assert [part.poll(9) for part in parts] == [[1, 3], [2]]
+    assert [(part.poll(9), part.is_finished(), part.snapshot()) for part in parts] == [
+        ([], True, {"items": 3, "runs": 1}),
+        ([], True, {"items": 2, "runs": 1}),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_runs_of_the_simulator_end_at_the_marks(seed: int) -> None:
+    """A crash after some parts are at a mark does not read beyond it."""
+    first, second, third = list(range(1, 20)), list(range(100, 120)), list(range(1000, 1030))
+    items = [*first, Marked.EOF(), *second, Marked.PAUSE(for_s=1), *second, Marked.ABORT(), Marked.EOF(), *third]
+    lasts: list[int] = []
+    store, incarnations = MemoryStore(), 0
+    while len(lasts) < 3:
+        job, out = sums(items, parts=3)
+        snapshots = mp.Snapshots(store, interval_s=0.01)
+        try:
+            crashes = 1 + len(lasts) % 2
+            result = mp.Simulation(2, seed=seed + len(lasts), crashes=crashes, snapshots=snapshots).run(job)
+        except SourceError:
+            lasts += [] if lasts else [-1]
+            continue
+        lasts.append(max(out.items))
+        incarnations += result.incarnations
+    assert lasts == [sum(first), sum(first) + 2 * sum(second), sum(first) + 2 * sum(second) + sum(third)]
+    assert incarnations > 3
+
+
+def test_what_breaks_a_run_once_is_not_sent_to_other_processes() -> None:
+    job, _ = sums([1, Marked.ABORT()])
+    with pytest.raises(PlanError, match=r"step 'in'.*sources\.Memory\.ABORT breaks a job once.*end one of them"):
+        pack_plan(job.plan())
+    pack_plan(sums([1, Marked.EOF(), Marked.PAUSE(for_s=1)])[0].plan())
+
+
+@pytest.mark.parametrize("mark", [Marked.EOF, Marked.ABORT, Marked.PAUSE])
+def test_a_mark_without_parentheses_is_refused(mark: Any) -> None:
+    with pytest.raises(PlanError, match=rf"sources\.Memory\.{mark.__name__}\("):
+        Marked([1, mark])
+    assert repr(Marked([int, str])) == "Memory(2 items)"
+
+
+@pytest.mark.parametrize("for_s", [-1, "2", None, float("inf")])
+def test_a_pause_is_a_number_of_seconds(for_s: Any) -> None:
+    with pytest.raises(PlanError, match=r"sources\.Memory\.PAUSE: for_s"):
+        Marked.PAUSE(for_s=for_s)
