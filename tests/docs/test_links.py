@@ -20,7 +20,7 @@ OUTSIDE = {
         "pathway.com",
         "pola.rs",
     ),
-    *("semver.org", "spark.apache.org"),
+    *("semver.org", "spark.apache.org", "docs.aws.amazon.com", "docs.databricks.com"),
 }
 """Hosts that a page may link to. Nothing asks them whether the page is still there."""
 
