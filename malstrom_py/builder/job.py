@@ -137,13 +137,14 @@ class Job:
         streams: Collection[int] | None = None,
         since: int | datetime | None = None,
         pace: float | None = None,
+        follow: bool = False,
     ) -> Any:
         """Return the stream that `StreamBuilder.capture_into` recorded: its records, keys, timestamps and watermarks.
 
         ``recording``: the name of the captured step, if several are at ``target``. ``streams``: the numbers of the
-        workers whose streams are replayed, by default all. ``since`` and ``pace``: as of `sources.Replay`. The job may
-        have any number of workers. Each key has its records in their order; no record is late. A `capture.Reader`
-        as ``target`` is opened here, and its first header waited for.
+        workers whose streams are replayed, by default all. ``since``, ``pace`` and ``follow``: as of `sources.Replay`.
+        The job may have any number of workers. Each key has its records in their order; no record is late. A
+        `capture.Reader` as ``target`` is opened here, and its first header waited for.
 
         Raises:
             CaptureError: there is no such recording.
@@ -151,8 +152,8 @@ class Job:
         from malstrom_py.sources.replay import Replay, header_of  # which few jobs need, with all that reads recordings
 
         header = header_of(target, recording)
-        source = Replay(target, recording, streams=streams, since=since, pace=pace).restoring(self._types)
-        stream: StreamBuilder[Any, Any] = self.source(name, source)
+        source = Replay(target, recording, streams=streams, since=since, pace=pace, follow=follow)
+        stream: StreamBuilder[Any, Any] = self.source(name, source.restoring(self._types))
         traits = replace(stream.traits, unit=header.unit)
         ref = stream.ref
         if header.unit is not None and header.epochs:

@@ -27,26 +27,33 @@ class Cursor:
     def __init__(
         self, recording: Recording, name: str, segments: Sequence[Segment], codec: Codec, since: int | None = None
     ) -> None:
-        if [segment.number for segment in segments] != list(range(len(segments))):
-            raise CaptureError(f"stream {name!r} of recording {recording.step!r} lacks a segment")
         self.name = name
-        self.era = (segments[0].generation, 0)
+        self.era = (int(name.partition("/")[0]), 0)
         self.held = Held()
         self.is_over = False
+        """Whether all segments that are known have been read."""
         self.captured_ns = 0
         """When the last batch was captured, in ns since 1970."""
         self._since = since
         self._recording = recording
-        self._segments = segments
         self._codec = codec
-        self._number = 0
+        self._number = self._first = 0
         self._at = 0
         self._file: BinaryIO | None = None
         self._frames: Any = None
+        self.follow(segments)
 
     def position(self) -> list[Any]:
         """Return the position, in plain types."""
         return [self._number, self._at, self.era[1], self.held.image(), self.is_over]
+
+    def follow(self, segments: Sequence[Segment], first: int | None = None) -> None:
+        """Read ``segments`` next, from the number ``first`` on: all that were known before have been read."""
+        self._first = self._number if first is None else first
+        if [segment.number for segment in segments] != list(range(self._first, self._first + len(segments))):
+            raise CaptureError(f"stream {self.name!r} of recording {self._recording.step!r} lacks a segment")
+        self._segments = segments
+        self.is_over = not segments
 
     def seek(self, position: Sequence[Any]) -> None:
         """Continue from a `position`."""
@@ -60,7 +67,7 @@ class Cursor:
         Raises:
             CaptureError: a segment is damaged; names it. The one that a worker was writing as it died may end anywhere.
         """
-        segment = self._segments[self._number]
+        segment = self._segments[self._number - self._first]
         try:
             frame = self._frame(segment)
             if frame is None:
@@ -102,7 +109,7 @@ class Cursor:
         if found is None:
             self.close()
             self._number, self._at = self._number + 1, 0
-            self.is_over = self._number == len(self._segments)
+            self.is_over = self._number == self._first + len(self._segments)
         return found
 
 
@@ -157,12 +164,16 @@ class Merge:
         left = [cursor for cursor in self._cursors if not cursor.is_over]
         return min(left, key=lambda cursor: (cursor.era, cursor.held.epoch), default=None)
 
+    def _open_streams(self) -> list[Cursor]:
+        """Return the streams that may still send."""
+        return [cursor for cursor in self._cursors if not cursor.is_over]
+
     def _reached(self) -> int:
         """Return the epoch that all streams have passed.
 
         A stream that begins in a later era does not count: it has no record at or below the epochs of this one.
         """
-        left = [cursor for cursor in self._cursors if not cursor.is_over]
+        left = self._open_streams()
         era = min((cursor.era for cursor in left), default=None)
         epochs = [cursor.held.epoch for cursor in left if cursor.era == era or cursor.held.epoch != MIN_EPOCH]
         return min(epochs, default=self.epoch)

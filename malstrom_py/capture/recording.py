@@ -4,19 +4,26 @@ A segment is called ``<step>.g<generation>.<stream>.<number>.<state>``. A state 
 ``closed-<snapshot>`` (pre-committed) or ``capture`` (committed). A generation is one start of the job: each `begin`
 opens the next, and deletes what earlier ones captured after the last snapshot, since the job captures it again.
 So a recording has each record once at any time, also before the job ends.
+
+Rule: what is committed is what the files ``<step>.<snapshot>.commit`` name. Each appears whole, once its snapshot is
+durable and before the segments are renamed. Nothing that one names is ever replaced by a later start.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-from malstrom_py.capture.frames import Clock, Header, contents
+import msgspec
+
+from malstrom_py.capture.frames import Clock, Corrupt, Header, contents
 from malstrom_py.capture.places import Place, place_of
 from malstrom_py.codec import Codec
 from malstrom_py.errors import CaptureError
+from malstrom_py.errors.text import describe_error
 
 OPEN: Final = "open"
 CLOSED: Final = "closed-"
@@ -26,6 +33,7 @@ _NAME: Final = re.compile(
     r"(?P<step>[\w-]{1,64})\.g(?P<generation>\d{6})\.(?P<stream>w\d{6}-[0-9a-f]{8})\.(?P<number>\d{6})\."
     r"(?P<state>open|capture|closed-[\w-]{1,64})"
 )
+_COMMIT: Final = re.compile(r"(?P<step>[\w-]{1,64})\.(?P<snapshot>[\w-]{1,64})\.commit")
 _GENERATION: Final = re.compile(r"(?P<step>[\w-]{1,64})\.g(?P<generation>\d{6})\.begun")
 
 
@@ -44,14 +52,64 @@ class Segment:
         return f"{self.step}.g{self.generation:06}.{self.stream}.{self.number:06}.{self.state}"
 
 
+class Commit(msgspec.Struct, frozen=True):
+    """What one commit of a recording contains.
+
+    ``writers``: the streams that may have sent until then, each as ``<generation>/<stream>``; one that is missing in a
+    later commit has ended. ``segments``: their names, as they were before the commit. ``final``: nothing follows.
+    """
+
+    writers: list[str]
+    segments: list[str]
+    final: bool
+
+
+def segment_of(name: str) -> Segment | None:
+    """Return the segment called ``name``; None if no segment has such a name."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    return Segment(match["step"], int(match["generation"]), match["stream"], int(match["number"]), match["state"])
+
+
+def commits_in(place: Place, step: str) -> list[str]:
+    """Return the ids of all commits of ``step``, in their order."""
+    found = [match for match in map(_COMMIT.fullmatch, place.names()) if match is not None]
+    return sorted(match["snapshot"] for match in found if match["step"] == step)
+
+
+def write_commit(place: Place, step: str, snapshot: str, commit: Commit) -> None:
+    """Make ``commit`` visible, whole; nothing happens if it is there already."""
+    name = f"{step}.{snapshot}.commit"
+    with suppress(FileNotFoundError), place.read(name):
+        return
+    place.delete(f"{name}-new")  # of a committer that died
+    file = place.create(f"{name}-new")
+    file.write(msgspec.json.encode(commit))
+    file.sync()
+    file.close()
+    place.rename(f"{name}-new", name)
+
+
+def read_commit(place: Place, step: str, snapshot: str) -> Commit:
+    """Return a commit. `CaptureError` if it is gone, `Corrupt` if it has changed."""
+    name = f"{step}.{snapshot}.commit"
+    try:
+        with place.read(name) as file:
+            return msgspec.json.decode(file.read(), type=Commit)
+    except FileNotFoundError:
+        raise CaptureError(
+            f"{name!r} at {place} is gone: the recording was deleted, or replaced by that of another run, since it "
+            f"was read up to there. Start the replay from the beginning"
+        ) from None
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"{name!r} at {place} has changed ({describe_error(error)})") from error
+
+
 def segments_in(place: Place, step: str | None = None) -> list[Segment]:
     """Return the segments at ``place``, of one step or of all, sorted."""
-    found = [match for match in map(_NAME.fullmatch, place.names()) if match is not None]
-    segments = [
-        Segment(match["step"], int(match["generation"]), match["stream"], int(match["number"]), match["state"])
-        for match in found
-    ]
-    return sorted(segment for segment in segments if step in (None, segment.step))
+    found = map(segment_of, place.names())
+    return sorted(segment for segment in found if segment is not None and step in (None, segment.step))
 
 
 def generation_of(place: Place, step: str) -> int:
@@ -83,6 +141,8 @@ def begin(place: Place, job: str, step: str, committed: Collection[str], *, repl
             place.delete(segment.name)
         elif segment.state.removeprefix(CLOSED) not in {COMMITTED, *committed}:
             place.delete(segment.name)
+    for snapshot in () if committed else commits_in(place, step):
+        place.delete(f"{step}.{snapshot}.commit")
     last = generation_of(place, step)
     place.create(f"{step}.g{last + 1:06}.begun").close()
     if last:

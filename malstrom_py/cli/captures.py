@@ -14,7 +14,7 @@ import typer
 from malstrom_py import capture
 from malstrom_py.cli.commands import examples
 from malstrom_py.cli.options import JsonOption
-from malstrom_py.cli.output import FAILED, print_json, print_out, reporting_errors, table
+from malstrom_py.cli.output import FAILED, json_line, print_json, print_out, reporting_errors, table
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
 from malstrom_py.workers.reports.figures import format_size
@@ -92,15 +92,18 @@ def cat(
     with reporting_errors(traceback=False):
         for stream, content in capture.read(uri, name):
             if isinstance(content, Batch):
-                for line in _rows(stream, content):
-                    print_out(json.dumps(line, default=repr))
+                for line in lines_of(content):
+                    print_out(json_line({"stream": stream, **line}))
             else:
                 print_out(json.dumps({"stream": stream, type(content).__name__.lower(): asdict(content)}))
 
 
-def _rows(stream: str, batch: Batch) -> list[dict[str, Any]]:
-    lines: list[dict[str, Any]] = [{"stream": stream, "value": value} for value in batch.values]
-    for name, column in (("key", batch.keys), ("time", batch.timestamps)):
-        for line, item in zip(lines, column or (), strict=False):
-            line[name] = item
-    return lines
+def lines_of(batch: Batch) -> list[dict[str, Any]]:
+    """Return the records of a batch as dicts: key and time, where it has them, and value.
+
+    >>> lines_of(Batch([7], keys=["ant"]))
+    [{'key': 'ant', 'value': 7}]
+    """
+    columns = {"key": batch.keys, "time": batch.timestamps, "value": batch.values}
+    given = {name: column for name, column in columns.items() if column is not None}
+    return [dict(zip(given, record, strict=True)) for record in zip(*given.values(), strict=True)]

@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "dashboard": ("watching", "Show running jobs in a browser, until Ctrl-C or SIGTERM."),
     "tap": ("tapping", "Show records that a step of a running job emits, as they pass."),
     "snapshots": ("snapshots", "List, show, verify and prune snapshots."),
+    "replay": ("replaying", "Print the records of a recording as lines of JSON: the key, the time and the value."),
     "capture": ("captures", "Check and show what capture_into recorded."),
 }
 """Name -> the module that has the command, and the line on it in the help."""

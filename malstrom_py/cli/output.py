@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback as tracebacks
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +122,20 @@ def print_result(result: mp.RunResult, *, quiet: bool, as_json: bool = False) ->
         typer.echo(f"{replace(result, resumed_finished=False)}{earlier}{last}", err=True)
     if as_json:
         print_json(plain_result(result, "finished", result.last_snapshot))
+
+
+def json_line(line: Mapping[str, Any]) -> str:
+    """Return a record as a line of JSON; the repr of what JSON does not have.
+
+    >>> print(json_line({"key": "ant", "value": {2}}))
+    {"key": "ant", "value": "{2}"}
+    >>> print(json_line({"key": "ant", "value": {(1, 2): 3}}))
+    {"key": "ant", "value": "{(1, 2): 3}"}
+    """
+    try:
+        return json.dumps(line, default=repr)
+    except (TypeError, ValueError):  # a dict whose keys are no texts
+        return json.dumps({**line, "value": repr(line["value"])}, default=repr)
 
 
 def print_json(value: object) -> None:

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import ast
 import json
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, cast
 
 import typer
 
-import malstrom_py as mp
+from malstrom_py.capture.frames import Header
 from malstrom_py.cli.commands import examples
 from malstrom_py.cli.options import AddressOption, JsonOption, NameArgument
-from malstrom_py.cli.output import WrongCommand, print_out, reporting_errors
+from malstrom_py.cli.output import WrongCommand, json_line, print_out, reporting_errors
 from malstrom_py.cli.watching import found_job
+from malstrom_py.clock import SystemClock
+from malstrom_py.codec import TypeTable
+from malstrom_py.data.batch import Batch
+from malstrom_py.data.messages import MAX_EPOCH
+from malstrom_py.data.time import Unit
+from malstrom_py.errors import CaptureError
+from malstrom_py.sinks.base import BaseTransactionalWriter, CommitContext
+from malstrom_py.sinks.capture import Capture
+from malstrom_py.snapshot.ids import fresh_snapshot_id
+from malstrom_py.worker_context import WorkerId, WorkerInfo
 from malstrom_py.workers.control.tap import Tap, stored_keys
 
 
@@ -30,7 +41,7 @@ def tap(
     as_json: JsonOption = False,
     save: Annotated[
         Path | None,
-        typer.Option("--save", help="Folder to write the records to as well: STEP.jsonl, as lines of JSON."),
+        typer.Option("--save", help="Folder to write the records to as well, as a recording called STEP."),
     ] = None,
     address: AddressOption = None,
 ) -> None:
@@ -42,9 +53,9 @@ def tap(
     with reporting_errors(traceback=False), ExitStack() as stack:
         found = found_job(job, address)
         tapped = Tap(found.ask, step, None if key is None else stored_keys(*keys_of(key)), count=count)
-        file = None if save is None else stack.enter_context(_opened(save, step))
+        writer = None if save is None else stack.enter_context(_recording(save, job, tapped))
         with suppress(KeyboardInterrupt):
-            _print_rates(tapped, count, as_json=as_json) if rate else _print_records(tapped, file, as_json=as_json)
+            _print_rates(tapped, count, as_json=as_json) if rate else _print_records(tapped, writer, as_json=as_json)
         typer.echo(f"sampled: {tapped.passed:,} records passed, {tapped.shown:,} shown", err=True)
 
 
@@ -60,32 +71,33 @@ def keys_of(text: str) -> list[Any]:
         return [text]
 
 
-def _opened(folder: Path, step: str) -> TextIO:
-    path = folder / f"{step}.jsonl"
+@contextmanager
+def _recording(folder: Path, job: str, tapped: Tap) -> Iterator[BaseTransactionalWriter]:
+    """Write a recording of one stream, as `StreamBuilder.capture_into` does; it is committed at the end."""
+    header = Header("", "", "", worker=0, keyed=tapped.keyed, unit=cast("Unit | None", tapped.unit))
+    sink = Capture(folder, header, TypeTable(), replace=False)
+    context = CommitContext(job, tapped.step, fresh_snapshot_id(SystemClock().now_s()), 1)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return path.open("x", encoding="utf-8", errors="backslashreplace")
-    except FileExistsError:
-        raise WrongCommand(f"--save: {path} is there already: give another folder") from None
+        sink.recover(context, [])
+    except CaptureError as error:
+        raise WrongCommand(f"--save: {error}") from None
     except OSError as error:
-        raise WrongCommand(f"--save: {path} cannot be written ({error.strerror}): give another folder") from None
+        raise WrongCommand(f"--save: {folder} cannot be written ({error.strerror}): give another folder") from None
+    writer = sink.open(WorkerInfo(job, tapped.step, WorkerId(0)))
+    with closing(writer):
+        yield writer
+        writer.advanced(MAX_EPOCH)
+        sink.commit(context, [writer.pre_commit(context)])
 
 
-def _print_records(tapped: Tap, file: TextIO | None, *, as_json: bool) -> None:
+def _print_records(tapped: Tap, writer: BaseTransactionalWriter | None, *, as_json: bool) -> None:
     for record in tapped:
-        line = _json(record) if as_json or file is not None else ""
-        if file is not None:
-            file.write(line + "\n")
-            file.flush()
-        print_out(line if as_json else str(record))
-
-
-def _json(record: mp.TapRecord) -> str:
-    """Return a record as JSON; the repr of what JSON does not have."""
-    try:
-        return json.dumps(record._asdict(), default=repr)
-    except (TypeError, ValueError):  # a dict whose keys are no texts
-        return json.dumps(record._replace(value=repr(record.value))._asdict(), default=repr)
+        if writer is not None:
+            keys = [record.key] if tapped.keyed else None
+            times = None if record.timestamp is None else [record.timestamp]
+            writer.write(Batch([record.value], keys=keys, timestamps=times))
+        print_out(json_line(record._asdict()) if as_json else str(record))
 
 
 def _print_rates(tapped: Tap, count: int | None, *, as_json: bool) -> None:

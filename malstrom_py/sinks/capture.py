@@ -21,9 +21,12 @@ from malstrom_py.capture.recording import (
     CLOSED,
     COMMITTED,
     OPEN,
+    Commit,
     Segment,
     begin,
     generation_of,
+    segment_of,
+    write_commit,
 )
 from malstrom_py.capture.streams import Writer, write_all
 from malstrom_py.clock import SystemClock
@@ -60,9 +63,16 @@ class Capture(BaseTransactionalSink):
         return _CaptureWriter(self._place, _header_of(self._header, worker, generation), Codec(self._types))
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
-        for payload in payloads:
-            for name in msgspec.msgpack.decode(payload, type=list[str]):
-                self._place.rename(name, f"{name.rpartition('.')[0]}.{COMMITTED}")
+        named = [name for payload in payloads for name in msgspec.msgpack.decode(payload, type=list[str])]
+        segments = [segment for segment in map(segment_of, named) if segment is not None]
+        if segments or context.final:
+            # A payload of an earlier version has no name of its stream.
+            writers = {f"{segment.generation}/{segment.stream}" for segment in segments} | {*named}
+            writers -= {segment.name for segment in segments}
+            made = Commit(sorted(writers), [segment.name for segment in segments], context.final)
+            write_commit(self._place, context.step, context.snapshot, made)
+        for segment in segments:
+            self._place.rename(segment.name, replace(segment, state=COMMITTED).name)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """Keep the segments: they show what a job that fails has seen. The next start deletes them."""
@@ -209,7 +219,7 @@ class _CaptureWriter(_FrameWriter):
         closed = [f"{name.removesuffix(OPEN)}{CLOSED}{context.snapshot}" for name in opened]
         for old, new in zip(opened, closed, strict=True):
             self._place.rename(old, new)
-        return msgspec.msgpack.encode(closed)
+        return msgspec.msgpack.encode([f"{self._header.generation}/{self._header.stream}", *closed])
 
     def close(self) -> None:
         if self._segment is not None:

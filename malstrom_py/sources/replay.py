@@ -1,7 +1,8 @@
 """``Replay``: reads what ``capture_into`` has recorded, or sends to a `Reader`, with keys, timestamps and watermarks.
 
 Rule: if keys have moved while the recording was made, it is one partition, so that the order of each key is kept;
-otherwise each captured stream is a partition. Each stream of a `Reader` is one.
+otherwise each captured stream is a partition. Each stream of a `Reader` is one. A recording that is followed is one
+partition, because it is not known yet whether keys will move.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from malstrom_py.capture.following import GrowingMerge
 from malstrom_py.capture.frames import MOVED, Header, frames
 from malstrom_py.capture.merge import Merge
 from malstrom_py.capture.recording import Recording
@@ -40,7 +42,8 @@ class Replay(BaseSource[Any]):
     ``name``: the step that was captured; required if several are there. ``streams``: read only the streams of these
     workers. ``since``: leave out records before this event time, an int in the unit of the recording or an aware
     datetime; they are skipped without being decoded. ``pace``: 1.0 for the pace of the original, 2.0 for twice as
-    fast; None: as fast as the job can. `Job.replay_from` also restores keys, timestamps and watermarks; as a plain
+    fast; None: as fast as the job can. ``follow``: read what the captured job has committed, and read on while it
+    runs, until it has read all its input. `Job.replay_from` also restores keys, timestamps and watermarks; as a plain
     source it gives the values.
 
     >>> import malstrom_py as mp
@@ -61,11 +64,15 @@ class Replay(BaseSource[Any]):
         streams: Collection[int] | None = None,
         since: int | datetime | None = None,
         pace: float | None = None,
+        follow: bool = False,
     ) -> None:
         if pace is not None:
             checked_number(pace, "Replay: pace")
         if isinstance(target, Reader) and (name is not None or streams is not None):
             raise PlanError("Replay: name= and streams= choose in a recording; give the capture.Reader what it reads")
+        if isinstance(target, Reader) and follow:
+            raise PlanError("Replay: follow= is for a recording in a place; a capture.Reader follows in any case")
+        self.follow = follow
         self.since = since
         self.pace = pace
         self.target = target
@@ -76,7 +83,9 @@ class Replay(BaseSource[Any]):
 
     def restoring(self, types: TypeTable) -> Replay:
         """Return this source with keys, timestamps and watermarks, and the classes of a job, for the builder."""
-        made = Replay(self.target, self.name, streams=self.workers, since=self.since, pace=self.pace)
+        made = Replay(
+            self.target, self.name, streams=self.workers, since=self.since, pace=self.pace, follow=self.follow
+        )
         made._types, made._restores = types, True
         return made
 
@@ -86,7 +95,10 @@ class Replay(BaseSource[Any]):
     def list_parts(self) -> Sequence[Part]:
         if isinstance(self.target, Reader):
             return [Part(str(number)) for number in range(len(self.target))]
-        chosen = self._chosen(recording := Recording(self.target, self.name))
+        recording = Recording(self.target, self.name)
+        if self.follow:
+            return [ALL]
+        chosen = self._chosen(recording)
         if self._is_one(recording, chosen):
             return [ALL]
         return [Part(stream) for _, stream in chosen]
@@ -100,12 +112,17 @@ class Replay(BaseSource[Any]):
             return _ReplayPart(
                 following, state, restores=self._restores, since=since, pacing=pacing, wait_max_s=FOLLOW_S
             )
-        chosen = self._chosen(recording := Recording(self.target, self.name))
+        recording = Recording(self.target, self.name)
+        since = _since(self.since, recording)
+        if self.follow:
+            growing = GrowingMerge(recording, self.workers, codec, since)
+            pacing = None if self.pace is None else Pacing(0, self.pace, SystemClock())
+            return _ReplayPart(growing, state, restores=self._restores, since=since, pacing=pacing)
+        chosen = self._chosen(recording)
         if part != ALL:
             chosen = [key for key in chosen if key[1] == part]
         if not chosen:
             raise CaptureError(f"stream {part!r} of recording {recording.step!r} is gone")
-        since = _since(self.since, recording)
         pacing = None if self.pace is None else Pacing(recording.began_ns(chosen), self.pace, SystemClock())
         merge = Merge(recording, chosen, codec, since)
         return _ReplayPart(merge, state, restores=self._restores, since=since, pacing=pacing)
@@ -200,7 +217,7 @@ class _ReplayPart(BasePart[Any]):
         self._held: Batch | None = None
         self._before: Any = None
         # What is skipped takes no time, neither before a position nor before ``since``.
-        self._is_skipping = state is not None or since is not None or isinstance(merge, Following)
+        self._is_skipping = state is not None or since is not None or isinstance(merge, Following | GrowingMerge)
         self.wait_max_s = PACE_S if pacing is not None else wait_max_s
         if state is not None:
             merge.seek(state)

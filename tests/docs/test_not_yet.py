@@ -61,7 +61,7 @@ def names_of(section: str) -> list[str]:
 
 def test_the_page_has_sections() -> None:
     assert len(SECTIONS) >= 3
-    assert {"Capture and replay", "Splitting hot keys"} <= set(SECTIONS)
+    assert {"Other connectors", "Splitting hot keys"} <= set(SECTIONS)
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -39,7 +39,7 @@ def test_a_job_is_captured_and_replayed_with_snapshots_and_rescales(place: Any, 
     handle.wait(timeout_s=60)
     assert capture.check(place) == []
     assert sorted(rows_of(place)) == sorted(ROWS)
-    assert {segment.rpartition(".")[2] for segment in place.names()} == {"capture", "begun"}
+    assert {segment.rpartition(".")[2] for segment in place.names()} == {"begun", "capture", "commit"}
 
 
 def test_a_recording_of_a_job_that_failed_has_what_it_saw(place: Any) -> None:

@@ -68,7 +68,7 @@ class Tap(Iterator[TapRecord]):
     ) -> None:
         self.passed = self.shown = 0
         self._ask = ask
-        self._step = step
+        self.step = step
         self._keys = keys
         self._count = count
         self._codec = without_classes()
@@ -83,10 +83,10 @@ class Tap(Iterator[TapRecord]):
     def _first(self) -> TapPage:
         """Return the first page, which has no records, once the job has started."""
         until_s = self._clock.monotonic_s() + START_S
-        while not (page := self._ask(TapCommand(self._step, LOOK_S, self._keys))).log:
+        while not (page := self._ask(TapCommand(self.step, LOOK_S, self._keys))).log:
             if self._clock.monotonic_s() >= until_s:
                 raise DeadlineError(
-                    f"step {self._step!r} cannot be tapped: its job has not started within {START_S:g} s",
+                    f"step {self.step!r} cannot be tapped: its job has not started within {START_S:g} s",
                     wait="the start of a job",
                     deadline_s=START_S,
                 )
@@ -120,7 +120,7 @@ class Tap(Iterator[TapRecord]):
             return False
         before = self._page
         try:
-            page = self._ask(TapCommand(self._step, left_s, self._keys, before.after, before.log))
+            page = self._ask(TapCommand(self.step, left_s, self._keys, before.after, before.log))
         except JobEnded:
             self._has_ended = True
             return False

@@ -58,7 +58,9 @@ def test_tap_shows_records_that_pass_or_their_rate(handle: mp.JobHandle, tmp_pat
     done = malstrom(tmp_path, "tap", JOB, "out", "--key", "7", "--count", "2", "--json", "--save", "seen")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(record["key"], record["output"]) for record in found] == [(7, "")] * 2
-    assert (tmp_path / "seen" / "out.jsonl").read_text() == done.stdout
+    kept = [json.loads(line) for line in malstrom(tmp_path, "replay", "seen").stdout.splitlines()]
+    assert kept == [{"key": one["key"], "time": one["timestamp"], "value": one["value"]} for one in found]
+    assert malstrom(tmp_path, "capture", "check", "seen", "out").returncode == 0
     assert malstrom(tmp_path, "tap", JOB, "out", "--save", "seen").returncode == 2
     done = malstrom(tmp_path, "tap", JOB, "seen", "--rate", "--count", "1")
     assert re.fullmatch(r"[\d,]+ records/s\n", done.stdout), done

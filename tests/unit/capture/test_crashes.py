@@ -28,7 +28,7 @@ class Run:
         self.writer = self.sink.open(WorkerInfo("job", "seen", WorkerId(0)))
 
     def context(self, snapshot: SnapshotId) -> CommitContext:
-        return CommitContext("job", "seen", snapshot, self.start)
+        return CommitContext("job", "seen", snapshot, self.start, final=snapshot == SNAPSHOTS[2])
 
     def write(self, *numbers: int) -> None:
         self.writer.write(Batch(list(numbers)))
@@ -68,4 +68,5 @@ def test_a_recording_after_a_crash_between_pre_commit_and_manifest_has_each_reco
     second.writer.close()
 
     assert mp.collect(mp.Job("again").source("back", sources.Replay(kept))) == list(range(10))
-    assert {name.rpartition(".")[2] for name in kept.names()} == {"begun", "capture"}
+    assert mp.collect(mp.Job("follows").source("back", sources.Replay(kept, follow=True))) == list(range(10))
+    assert {name.rpartition(".")[2] for name in kept.names()} == {"begun", "capture", "commit"}

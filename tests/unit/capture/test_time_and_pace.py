@@ -33,6 +33,11 @@ def rows_of(kept: Any, **options: Any) -> list[Any]:
     return values.items
 
 
+def recorded(kept: capture.InMemory) -> list[bytearray]:
+    """The bytes of the segments that have some."""
+    return [data for name, data in kept.segments.items() if name.endswith(".capture") and data]
+
+
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("since", [-1_000, 0, 1_001, 2_500, 10_000])
 def test_a_replay_since_a_time_has_all_records_from_then_on(since: int, columns: bool) -> None:
@@ -66,7 +71,7 @@ def test_the_latest_time_of_a_batch_is_read_alone() -> None:
     for columns in (False, True):
         kept = capture.InMemory()
         mp.run(captured(kept, columns=columns), progress=False)
-        for data in kept.segments.values():
+        for data in recorded(kept):
             for frame, content in contents(BytesIO(data), Codec()) if data else ():
                 if isinstance(content, capture.Batch):
                     assert latest(frame.payload) == max(content.timestamps or [])
@@ -199,6 +204,6 @@ def test_every_interleaving_of_valid_streams_is_valid(streams: Sequence[Any], ch
 def test_frames_are_read_from_any_frame_on() -> None:
     kept = capture.InMemory()
     mp.run(captured(kept), progress=False)
-    data = next(bytes(data) for data in kept.segments.values() if data)
+    data = next(map(bytes, recorded(kept)))
     found = list(frames(BytesIO(data)))
     assert [one.at for one in frames(BytesIO(data), found[2].at)] == [one.at for one in found[2:]]

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import malstrom_py as mp
 from malstrom_py import sources
+from malstrom_py.cli import replaying
 from malstrom_py.cli.app import app
 
 
@@ -24,8 +25,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def said(*words: str, code: int = 0) -> str:
-    done = CliRunner().invoke(app, ["capture", *words])
+def said(*words: str, code: int = 0, command: str = "capture") -> str:
+    done = CliRunner().invoke(app, [command, *words])
     assert done.exit_code == code, done.output
     return done.output
 
@@ -59,6 +60,29 @@ def test_contents_are_lines_of_json(folder: Path) -> None:
     assert rows == [("ann", 3, 3), ("bob", 7, 7)]
     assert any("progress" in line for line in lines)
     assert "end" in lines[-1]
+
+
+@pytest.mark.parametrize("options", [(), ("--follow",), ("--pace", "1000", "--json")])
+def test_a_replay_prints_each_record_once(folder: Path, options: tuple[str, ...]) -> None:
+    lines = [json.loads(line) for line in said(str(folder), *options, command="replay").splitlines()]
+    assert lines == [{"key": "ann", "time": 3, "value": 3}, {"key": "bob", "time": 7, "value": 7}]
+
+
+def test_a_replay_in_a_loop_starts_again_at_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+
+    def out(line: str) -> None:
+        printed.append(line)
+        if len(printed) == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(replaying, "print_out", out)
+    said(str(folder), "--loop", command="replay")
+    assert [json.loads(line)["key"] for line in printed] == ["ann", "bob", "ann", "bob", "ann"]
+
+
+def test_a_replay_of_no_recording_says_so(tmp_path: Path) -> None:
+    assert "there is none" in said(str(tmp_path), "--follow", code=1, command="replay")
 
 
 def test_where_there_is_none_the_command_says_so(tmp_path: Path) -> None:

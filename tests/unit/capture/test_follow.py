@@ -1,0 +1,255 @@
+"""A replay that follows has each record once and in order, through failures and rescales of both jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py import capture, sinks, sources
+from malstrom_py.capture import following
+from malstrom_py.capture.following import GrowingMerge
+from malstrom_py.capture.recording import OPEN, Commit, Recording, segments_in
+from malstrom_py.codec import Codec
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
+from malstrom_py.errors import CaptureError, PlanError
+from malstrom_py.snapshot.store import MemoryStore
+from malstrom_py.sources.base import Part
+from malstrom_py.sources.replay import ALL
+from tests.unit.capture.test_replay import EXPECTED, ROWS, by_part, captured, counted, expected_counts
+
+
+class Follower:
+    """Reads what is committed, at random moments, and is killed in between: it resumes from its last position."""
+
+    def __init__(self, place: capture.InMemory, seed: int) -> None:
+        self._random = Random(seed)
+        self._place = place
+        self._merge: GrowingMerge | None = None
+        self._position: Any = None
+        self._taken: list[Any] = []
+        self.kept: list[Any] = []
+        """The batches and epochs up to the last position."""
+
+    def look(self) -> None:
+        """Take some of what is there; make a snapshot, or die, from time to time."""
+        if self._merge is None:
+            try:
+                self._merge = GrowingMerge(Recording(self._place), None, Codec())
+            except CaptureError:
+                return  # the captured job has not begun
+            if self._position is not None:
+                self._merge.seek(self._position)
+        for _ in range(self._random.randrange(4)):
+            if (found := self._merge.take()) is not None:
+                self._taken.append(found)
+        if self._random.random() < 0.3:
+            self._position, self.kept = self._merge.position(), [*self.kept, *self._taken]
+            self._taken = []
+        elif self._random.random() < 0.2:
+            self._merge, self._taken = None, []
+
+    def finish(self) -> None:
+        """Read to the end."""
+        while self._merge is None:
+            self.look()
+        while not self._merge.is_over():
+            found = self._merge.take()
+            assert found is not None or self._merge.is_over()
+            self._taken += [] if found is None else [found]
+        self.kept += self._taken
+
+    def faults(self) -> list[str]:
+        """What is wrong with all that was read."""
+        faults, epoch = [], MIN_EPOCH
+        values: dict[str, list[Any]] = {}
+        for one in self.kept:
+            if isinstance(one, Epoch):
+                faults += [f"epoch {one.time} after {epoch}"] * (one.time <= epoch)
+                epoch = one.time
+                continue
+            faults += [f"{time} is late after {epoch}" for time in one.timestamps if time <= epoch]
+            for value in one.values:
+                values.setdefault(value[0], []).append(value)
+        if by_part(values) != by_part(EXPECTED):
+            faults.append("not each record once and in order")
+        return faults if epoch == MAX_EPOCH else [*faults, f"it ends at {epoch}"]
+
+
+class Watched(capture.InMemory):
+    """A place at which a follower looks after every change."""
+
+    follower: Follower | None = None
+    early = 0
+    """How many batches it had before the captured job ended."""
+
+    def create(self, name: str) -> Any:
+        file = super().create(name)
+        self._look()
+        return file
+
+    def rename(self, old: str, new: str) -> None:
+        super().rename(old, new)
+        self._look()
+
+    def delete(self, name: str) -> None:
+        super().delete(name)
+        self._look()
+
+    def _look(self) -> None:
+        if self.follower is not None:
+            self.follower.look()
+
+
+def followed(seed: int) -> tuple[list[str], int]:
+    """Capture through rescales and losses while a follower reads; return its faults, and what it had before the end."""
+    place = Watched()
+    place.follower = Follower(place, seed)
+    job, rescales = captured(place), 2
+    if seed % 2:  # before the exchange, where each worker has its own event time
+        job, rescales = mp.Job("original"), 0
+        timed = job.source("in", sources.Memory(ROWS, parts=3)).assign_timestamps("time", lambda row: row[1])
+        timed.generate_epochs("epochs", mp.limit_out_of_orderness(400))[0].capture_into("seen", place)
+    mp.Simulation(
+        workers=2,
+        seed=seed,
+        rescales=rescales,
+        crashes=seed % 3,
+        snapshots=mp.Snapshots(MemoryStore(), interval_s=0.01),
+    ).run(job)
+    early = sum(not isinstance(one, Epoch) for one in place.follower.kept)
+    place.follower.finish()
+    return place.follower.faults(), early
+
+
+def test_a_follower_has_each_record_once_and_in_order_whatever_happens_to_the_captured_job() -> None:
+    early = 0
+    for seed in range(12):
+        faults, had = followed(seed)
+        assert not faults, (seed, faults)
+        early += had
+    assert early > 12
+
+
+def uncommitted_is_read(right: Callable[..., Any]) -> Callable[..., Any]:
+    """What a worker has captured is read before its snapshot is committed."""
+
+    def segments_of(merge: GrowingMerge, commit: Commit) -> Any:
+        found = right(merge, commit)
+        for segment in segments_in(merge._recording.place):
+            found.setdefault(f"{segment.generation}/{segment.stream}", []).append(segment)
+        return {name: sorted({one.number: one for one in some}.values()) for name, some in found.items()}
+
+    return segments_of
+
+
+def new_streams_are_ignored(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Event time does not wait for streams that have brought nothing in this commit."""
+    return lambda merge: [cursor for cursor in merge._cursors if not cursor.is_over]
+
+
+def a_commit_is_skipped(right: Callable[..., Any]) -> Callable[..., Any]:
+    """The latest commit is read next."""
+    return lambda place, step: right(place, step)[-1:]
+
+
+@pytest.mark.parametrize(
+    ("place", "method", "of"),
+    [
+        (GrowingMerge, "_segments_of", uncommitted_is_read),
+        (GrowingMerge, "_open_streams", new_streams_are_ignored),
+        (following, "commits_in", a_commit_is_skipped),
+    ],
+)
+def test_a_wrong_follower_is_seen(place: Any, method: str, of: Callable[..., Any]) -> None:
+    def is_seen(seed: int) -> bool:
+        try:
+            return bool(followed(seed)[0])
+        except Exception:
+            return True
+
+    with patch.object(place, method, of(getattr(place, method))):
+        assert any(map(is_seen, range(40)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_job_that_follows_is_rescaled_and_killed_and_has_the_same_results(seed: int) -> None:
+    kept = capture.InMemory()
+    mp.Simulation(workers=3, seed=seed, rescales=1, snapshots=mp.Snapshots(MemoryStore(), interval_s=0.01)).run(
+        captured(kept)
+    )
+    job = mp.Job("follows")
+    counts, values = counted(job.replay_from("back", kept, follow=True))
+    snapshots = mp.Snapshots(MemoryStore(), interval_s=0.01)
+    result = mp.Simulation(workers=2, seed=seed, rescales=1, crashes=1, snapshots=snapshots).run(job)
+    assert counts.by_key == expected_counts()
+    assert by_part(values.by_key) == by_part(EXPECTED)
+    assert result.late == 0
+
+
+def test_streams_and_times_are_chosen_as_in_a_recording_that_is_whole() -> None:
+    kept = capture.InMemory()
+    mp.run(captured(kept), 3, progress=False)
+    whole = {
+        worker: mp.collect(mp.Job("one").source("back", sources.Replay(kept, streams=[worker], follow=True)))
+        for worker in range(3)
+    }
+    assert sorted(row for rows in whole.values() for row in rows) == sorted(ROWS)
+    assert all(whole.values())
+    later = mp.collect(mp.Job("later").replay_from("back", kept, since=2_500, follow=True))
+    assert sorted(later) == sorted(row for row in ROWS if row[1] >= 2_500)
+
+
+def test_what_is_not_committed_is_not_followed() -> None:
+    kept = capture.InMemory()
+    job = mp.Job("fails")
+    numbers = job.source("in", sources.Memory([3, 2, 1, 0]))
+    numbers.capture_into("seen", kept)
+    numbers.map("inverse", lambda number: 1 / number).sink("out", sinks.Memory())
+    with pytest.raises(mp.OperatorError):
+        mp.run(job, batch=mp.Batching(rows_max=1), progress=False)
+    assert [segment.state for segment in segments_in(kept)] == [OPEN]
+    part = sources.Replay(kept, follow=True).build_part(ALL, None)
+    assert part.poll(10) is None
+    assert not part.is_finished()
+
+
+def test_a_recording_that_was_replaced_is_not_read_on() -> None:
+    kept = capture.InMemory()
+    mp.run(captured(kept), progress=False)
+    part = sources.Replay(kept, follow=True).build_part(ALL, None)
+    part.poll(10)
+    position = part.snapshot()
+    mp.run(captured(kept, replace=True), progress=False)
+    with pytest.raises(CaptureError, match="replaced by that of another run"):
+        sources.Replay(kept, follow=True).build_part(ALL, position)
+
+
+def test_a_replay_resumes_as_it_began() -> None:
+    kept = capture.InMemory()
+    mp.run(captured(kept), progress=False)
+    (part,) = sources.Replay(kept).list_parts()
+    read = sources.Replay(kept).build_part(part, None)
+    read.poll(10)
+    with pytest.raises(CaptureError, match="with or without follow=True"):
+        sources.Replay(kept, follow=True).build_part(Part(ALL), read.snapshot())
+
+
+def test_a_commit_that_was_damaged_is_named() -> None:
+    kept = capture.InMemory()
+    mp.run(captured(kept), progress=False)
+    (name,) = (name for name in kept.names() if name.endswith(".commit"))
+    del kept.segments[name][-3:]
+    with pytest.raises(capture.Corrupt, match=f"'{name}'"):
+        sources.Replay(kept, follow=True).build_part(ALL, None).poll(10)
+
+
+def test_a_reader_of_streams_follows_by_itself() -> None:
+    from io import BytesIO
+
+    with pytest.raises(PlanError, match="follows in any case"):
+        sources.Replay(capture.Reader(BytesIO()), follow=True)
