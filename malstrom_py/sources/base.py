@@ -303,6 +303,9 @@ class BaseSource(PartitionedSource[V_co]):
         calls it once, at its end. It is not called if two steps read the same object, which are at different positions.
         """
 
+    is_acknowledging: bool = True
+    """Whether `acknowledge` is to be called, with the options of the source."""
+
     is_narrowing: bool = False
     """Whether the source, with its options, can leave out columns which a plan does not read."""
 
@@ -320,8 +323,8 @@ def pins(source: BaseSource[Any]) -> bool:
 
 
 def acknowledges(source: BaseSource[Any]) -> bool:
-    """Return whether ``source`` overrides `BaseSource.acknowledge`."""
-    return source.acknowledge != MethodType(BaseSource.acknowledge, source)
+    """Return whether ``source`` overrides `BaseSource.acknowledge`, and is to be called."""
+    return source.is_acknowledging and source.acknowledge != MethodType(BaseSource.acknowledge, source)
 
 
 class PartPerWorker(BaseSource[V_co]):
@@ -350,7 +353,9 @@ _TOGETHER: Final = (
     (GrowingSource, ("reads_new", "list_parts_after", "has_read")),
 )
 _NARROWING: Final = ("is_narrowing", "build_narrow_part")
-_OF_PARTS: Final = frozenset(("lists_again_every_s", "reads_new", "acknowledge", "is_narrowing", "is_decoding"))
+_OF_PARTS: Final = frozenset(
+    ("lists_again_every_s", "reads_new", "acknowledge", "is_acknowledging", "is_narrowing", "is_decoding")
+)
 _METHODS: Final = ("poll(rows_max)", "is_finished", "close", "snapshot")
 """The methods of a part. The last one is not called on a part of a `StatelessSource`."""
 

@@ -103,7 +103,11 @@ def test_an_overridden_acknowledge_is_called() -> None:
         def acknowledge(self, job: str, positions: Mapping[Part, Any]) -> None:
             """Forget them."""
 
+    class Sometimes(Acknowledging):
+        is_acknowledging = False
+
     assert acknowledges(Acknowledging())
+    assert not acknowledges(Sometimes())
     assert acknowledges(as_source(Numbers(acknowledge=lambda job, positions: None)))
     assert not acknowledges(as_source(Numbers(acknowledge=True)))  # a value is not meant for the contract
 

@@ -385,7 +385,7 @@ def check_detached(plan: Plan) -> None:
         if source.source.ends_with_program:
             raise PlanError(
                 f"source {source.context.step!r} reads rows that end with the program that starts the job, and a "
-                f"detached job continues without it: leave out detached, or give sources.RayDataset(staging=)"
+                f"detached job continues without it: leave out detached, or give a sources.RayDataset staging="
             )
     for sink in build_sinks(plan, SystemClock()):
         if sink.sink.ends_with_program:

@@ -95,6 +95,7 @@ class Kafka(PolledSource[Any]):
         if key is not None and not records:
             raise PlanError(f"{_WHAT}: key= decodes the keys of records: add records=True")
         self._group = None if group is None else checked_text(group, f"{_WHAT}: group", "the name of a consumer group")
+        self.is_acknowledging = group is not None
         self._on_lost: OnLost = checked_choice(on_lost, f"{_WHAT}: on_lost", "fail", "earliest")
         self._records = records is True
         self.rows = KafkaRecord if self._records else None

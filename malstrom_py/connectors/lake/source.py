@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from malstrom_py.connectors.lake.follow import FromPinned, LaterVersions, TableLog, start_at
+from malstrom_py.connectors.lake.follow import FromPinned, TableLog
 from malstrom_py.data.schema import stored_type, widens_to
 from malstrom_py.errors import PlanError, SourceError
 from malstrom_py.errors.text import instead_of
@@ -20,9 +20,9 @@ from malstrom_py.sources.base import Part
 from malstrom_py.sources.files.ahead import AheadPart
 from malstrom_py.sources.files.footers import Footer, constant, needed_columns, parquet_types, read_footer
 from malstrom_py.sources.files.options import adapted
-from malstrom_py.sources.files.parquet import Filter, ParquetPart
 from malstrom_py.sources.files.reading import LazyPart, source_errors
-from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups, RowGroupSource, new_pin
+from malstrom_py.sources.pinned.later import GrowingRowGroups, VersionLog, start_at
+from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups, new_pin
 from malstrom_py.validation import checked_flag
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class TableVersion:
     table_id: str = ""
 
 
-class LakeSource(RowGroupSource):
+class LakeSource(GrowingRowGroups):
     """A pinned source over the row groups of the files of one ``version`` of the table ``name``, None for the newest.
 
     ``follow``: one more partition has the rows of later versions.
@@ -129,20 +129,11 @@ class LakeSource(RowGroupSource):
         if part != self._later_part:
             return super()._part(pin, part, state)
         version, _, table_id = pin.id.partition(" ")
-        log, filter = self._log(pin.arrow_schema.names, table_id), None
-        if self._keep is not None:
-            filter = Filter(self._keep, pin.names)
-        place = log.place_after(int(version))
+        log: VersionLog = (table := self._log(pin.arrow_schema.names, table_id))
+        place = table.place_after(int(version))
         if self.is_in_order:
             log, place = FromPinned(log, [file for file in pin.files if file.groups], place), FromPinned.FIRST
-
-        def open_file(file: PinnedFile, position: dict[str, Any]) -> ParquetPart:
-            same = {name: position[name] for name in ("file", "version", "index")}
-            self._check_later(file, pin.arrow_schema)
-            return self._opened(pin, file, None, None, position, same)
-
-        position = start_at(self._name, place) if state is None else state
-        return AheadPart(part, LazyPart(position, lambda position: LaterVersions(log, open_file, position)), filter)
+        return self._later(pin, part, start_at(self._name, place) if state is None else state, log)
 
     def _check_later(self, file: PinnedFile, schema: pa.Schema) -> None:
         """Raise `SourceError` unless the columns of a file that was added later have the pinned types."""

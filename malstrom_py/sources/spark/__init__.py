@@ -1,25 +1,35 @@
 """``Spark``: a source over what Spark reads or computes, pinned when a job starts, and read by workers without Spark.
 
-`query` checks the arguments; `pinning` talks to Spark and keeps staging folders, `streaming` those of streams.
+`query` checks the arguments; `pinning` talks to Spark and keeps staging folders, `streaming` those of streams, whose
+batches are in a `stream_folder`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.sources.base import Part
-from malstrom_py.sources.pinned.row_groups import RowGroups, RowGroupSource
+from malstrom_py.sources.files.ahead import AheadPart
+from malstrom_py.sources.files.reading import LazyPart
+from malstrom_py.sources.pinned.later import GrowingRowGroups, start_at
+from malstrom_py.sources.pinned.row_groups import RowGroups
 from malstrom_py.sources.spark.pinning import pinned
 from malstrom_py.sources.spark.query import BATCH_ID, Bound, SparkQuery, bound_of
+from malstrom_py.sources.spark.stream_folder import BatchLog, StreamFolder
+from malstrom_py.sources.spark.streaming import follow as followed
 from malstrom_py.sources.spark.streaming import pinned_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+_BATCHES: Final = Part("batches")
+"""The partition of a query that runs on."""
 
-class Spark(RowGroupSource):
+
+class Spark(GrowingRowGroups):
     """Reads the rows of a DataFrame, of a ``table``, of an ``sql`` query, or of what Spark's reader finds at ``path``.
 
     Give exactly one of them. ``format`` (by default Parquet) and ``options`` are those of ``spark.read``; formats
@@ -44,7 +54,9 @@ class Spark(RowGroupSource):
 
     A streaming DataFrame of a classic session: a run reads what its query finds now, in batches that stay below
     ``staging``, which must be given. The next run of a finished job with snapshots reads what is new since then, each
-    row once; a run from the beginning reads all batches again.
+    row once; a run from the beginning reads all batches again. With ``follow=True`` the query runs for as long as the
+    job, in the program that starts it; its batches are one partition without an end, in their order, and are removed
+    once a committed snapshot has passed them.
 
     Snapshots contain the pin: a resumed job reads the same rows, and Spark does not run again. So staged rows stay when
     a job ends unfinished, until it is resumed and finishes, or starts from the beginning; give a ``staging`` that
@@ -71,6 +83,7 @@ class Spark(RowGroupSource):
     """
 
     reads_new_with = 'since="column"'
+    looks_every_s = 0.05
 
     def __init__(
         self,
@@ -87,14 +100,17 @@ class Spark(RowGroupSource):
         keep_staging: bool = False,
         session: SparkSession | None = None,
         since: str | None = None,
+        follow: bool = False,
     ) -> None:
-        asked = (df, table, sql, path, format, options, columns, filter, staging, keep_staging, session, since)
+        asked = (df, table, sql, path, format, options, columns, filter, staging, keep_staging, session, since, follow)
         self._query: Any = SparkQuery(*asked)
         super().__init__(self._query.keep, keeps_staging=self._query.keep_staging or self._query.is_stream)
-        self._since: str | None = BATCH_ID if self._query.is_stream else self._query.since
+        self._follow: bool = self._query.follow
+        self.ends_with_program = self.is_acknowledging = self._follow
+        self._since: str | None = BATCH_ID if self._query.is_stream and not self._follow else self._query.since
         self.reads_new = self._since is not None
         self._bound: Bound | None = None
-        self._description = f"Spark({self._query})"
+        self._description = f"Spark({self._query}{', follow=True' if self._follow else ''})"
 
     def __repr__(self) -> str:
         return self._description
@@ -105,12 +121,26 @@ class Spark(RowGroupSource):
 
     def pin(self, job: str, record: Any = None) -> None:
         """Pin the rows for ``job`` (see the class). A source that another job is reading keeps its pin for both."""
-        if record is None:
+        if self._follow:
+            self._pin_query(job, None if record is None else self._recorded(record))
+        elif record is None:
             super().pin(job)
         else:
             bound = self._bound_of(record)
             super().pin(job, record)
             self._bound = bound
+
+    def _pin_query(self, job: str, earlier: RowGroups | None) -> None:
+        """Start the query for ``job``, in the program that starts the job; no two jobs read one query."""
+
+        def find() -> RowGroups:
+            if self._query is None:
+                self._hold(self._pin.of(self), is_resumed=False)
+                return self._pin.of(self)
+            pin, self._folder = followed(self._query, job, earlier)
+            return pin
+
+        self._pin.take(self, find, lambda pin: False)
 
     def _bound_of(self, record: Any) -> Bound | None:
         self._check_source(record)
@@ -139,6 +169,20 @@ class Spark(RowGroupSource):
         since = {} if self._bound is None else {"since": self._bound.record()}
         return {**super().pin_record(), **since}
 
+    def list_parts(self) -> Sequence[Part]:
+        return [_BATCHES] if self._follow else super().list_parts()
+
+    def _part(self, pin: RowGroups, part: Part, state: Any) -> LazyPart | AheadPart:
+        if not self._follow:
+            return super()._part(pin, part, state)
+        return self._later(pin, part, start_at(_BATCHES, 0) if state is None else state, BatchLog(_folder_of(pin)))
+
+    def acknowledge(self, job: str, positions: Mapping[Part, Any]) -> None:
+        """Remove the batches that a durable snapshot has passed (see `BaseSource`)."""
+        position = positions.get(_BATCHES)
+        if position is not None:
+            _folder_of(self._pin.of(self)).remove_before(position["version"])
+
     def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
         """Return the partitions pinned now; partitions of earlier runs are not read again."""
         return self.list_parts()
@@ -146,3 +190,8 @@ class Spark(RowGroupSource):
     def has_read(self, position: Any) -> bool:
         """Return whether a partition at ``position`` is at its end."""
         return position is not None and position["finished"] is True
+
+
+def _folder_of(pin: RowGroups) -> StreamFolder:
+    assert pin.staged is not None
+    return StreamFolder(Path(pin.staged))

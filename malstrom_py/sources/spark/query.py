@@ -46,6 +46,7 @@ class SparkQuery:
     keep_staging: bool
     session: Any
     since: str | None
+    follow: bool = False
     paths: tuple[str, ...] = ()
     keep: Any = None
     is_stream: bool = False
@@ -78,6 +79,11 @@ class SparkQuery:
         self.staging = None if self.staging is None else local_path(self.staging, "sources.Spark(staging=)")
         checked_flag(self.keep_staging, "sources.Spark: keep_staging")
         self.is_stream = _is_stream(df, staging=self.staging, since=self.since)
+        if checked_flag(self.follow, "sources.Spark: follow") and not self.is_stream:
+            raise PlanError(
+                "sources.Spark: follow=True is for a streaming DataFrame of a classic session, from spark.readStream: "
+                "leave it out"
+            )
 
     def __str__(self) -> str:
         return self._what() + ("" if self.since is None else f", since={self.since!r}")

@@ -1,83 +1,41 @@
-"""Pins the batches of a streaming DataFrame: a run reads what its query finds now, and that the last run has not read.
+"""Runs the query of a streaming DataFrame, which stages its batches in a `StreamFolder`: for a run of the job to the
+end of what is available, or for as long as the job runs.
 
-Each start runs the query to the end of what is available. Spark hands over batches with ids; each is written below
-``<staging>/<job>/stream/`` and takes its name ``batches/<id>`` once it is whole. Spark repeats a batch whose end it has
-not noted, with the same rows: one that has its name is not written again. Batches stay, because a run that starts
-from the beginning reads them again, which the query does not.
+Batches of the first kind stay, because a run that starts from the beginning reads them again, which the query does not.
 """
 
 from __future__ import annotations
 
-import re
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import PlanError, SourceError, lasting
-from malstrom_py.local_files import locked
+from malstrom_py.errors.text import public_text
 from malstrom_py.sources.pinned.folder import PinFolder
 from malstrom_py.sources.pinned.row_groups import PinnedFile, RowGroups, new_pin
 from malstrom_py.sources.spark.pinning import check_complete, columns_of, footers_in, write_rows
 from malstrom_py.sources.spark.query import BATCH_ID, Bound, SparkQuery
+from malstrom_py.sources.spark.stream_folder import StreamFolder
 from malstrom_py.spark.failures import spark_errors
 from malstrom_py.spark.session import spark_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ID: Final = re.compile(r"[0-9]{12,}")
 _POLL_S: Final = 1
+_ROOM_S: Final = 0.05
+_UNREAD_MAX: Final = 4
+"""How many batches may wait for a reader; then the query waits."""
 
+_GRACE_S: Final = 10.0
+"""How long the end of a job waits for the batch that Spark is writing."""
 
-class StreamFolder(PinFolder):
-    """What one source has staged for one job, over all runs. It is never removed."""
-
-    def __init__(self, staging: Path, job: str) -> None:
-        super().__init__(staging / job / "stream")
-        self.checkpoint = self.path / "checkpoint"
-        self._batches = self.path / "batches"
-
-    def batch(self, id: int) -> Path:
-        """Return the folder of a whole batch."""
-        return self._batches / f"{id:012d}"
-
-    def ids(self) -> list[int]:
-        """Return the ids of the whole batches, in order."""
-        return sorted(int(one.name) for one in self._batches.iterdir() if _ID.fullmatch(one.name))
-
-    def unfinished(self, id: int) -> PinFolder:
-        """Return a new folder in which a batch is written, removing what a killed program has left."""
-        path = self._batches / f".tmp-{id}"
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir()
-        return PinFolder(path)
-
-    def prepare(self) -> None:
-        """Create the folder. `SourceError`: it cannot be made, or has batches without their query's checkpoint."""
-        try:
-            self._batches.mkdir(parents=True, exist_ok=True)
-            is_lost = bool(self.ids()) and not (self.checkpoint / "offsets").is_dir()
-        except OSError as error:
-            raise SourceError(f"rows cannot be staged in {self.path}: {error.strerror}. Correct staging=") from error
-        if is_lost:  # Spark would count from 0 again, and new batches would have the names of those that are there.
-            raise lasting(
-                SourceError(
-                    f"{self.path} has batches, and the checkpoint of their query is gone: restore it, or remove the "
-                    f"whole folder and start the job from the beginning"
-                )
-            )
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Lock the folder for its query. `SourceError`: a source is reading from it, or stages into it."""
-        with locked(self.path) as is_free:
-            if not is_free:
-                raise SourceError(
-                    f"another source or job is using the batches in {self.path}: give each source its own staging="
-                )
-            yield
+_LOG: Final = logging.getLogger("malstrom_py.sources")
 
 
 def pinned_batches(query: SparkQuery, job: str, after: Bound | None = None) -> tuple[RowGroups, PinFolder, Bound]:
@@ -87,14 +45,14 @@ def pinned_batches(query: SparkQuery, job: str, after: Bound | None = None) -> t
         SourceError: the query fails, a type is not supported, or rows cannot be staged.
         SparkError: Spark cannot be used, or its session ended.
     """
-    folder = StreamFolder(query.staging, job)
-    with spark_session(query.df.sparkSession) as session:
-        with spark_errors(f"Spark does not read {query}", SourceError):
-            frame = query.df if query.filter is None else query.df.filter(query.filter)
-            names, schema = columns_of(query, session, frame.schema)
-        folder.prepare()
-        with folder.alone():
-            _run(query, frame, schema, folder)
+    folder = _folder_of(query, job)
+    frame, names, schema = _described(query)
+    with folder.alone():
+        running = _Query(query, frame, schema, folder, availableNow=True)
+        try:
+            running.wait()
+        finally:
+            running.end()
     folder.hold()
     try:
         pin, bound = _pin(query, folder, names, schema, after)
@@ -104,10 +62,22 @@ def pinned_batches(query: SparkQuery, job: str, after: Bound | None = None) -> t
     return pin, folder, bound
 
 
+def _folder_of(query: SparkQuery, job: str) -> StreamFolder:
+    return StreamFolder(query.staging / job / "stream")
+
+
+def _described(query: SparkQuery) -> tuple[Any, Sequence[str], pa.Schema]:
+    """Return the rows to stage, the columns to read, and the schema of all that are staged."""
+    with spark_session(query.df.sparkSession) as session, spark_errors(f"Spark does not read {query}", SourceError):
+        frame = query.df if query.filter is None else query.df.filter(query.filter)
+        return frame, *columns_of(query, session, frame.schema)
+
+
 def _pin(
     query: SparkQuery, folder: StreamFolder, names: Sequence[str], schema: pa.Schema, after: Bound | None
 ) -> tuple[RowGroups, Bound]:
     last = -1 if after is None or after.upto is None else int(after.upto)
+    folder.check_there(last + 1)
     new = [id for id in folder.ids() if id > last]
     found = [footers_in(PinFolder(folder.batch(id)), schema, query.keep) for id in new]
     files = [
@@ -117,39 +87,117 @@ def _pin(
     return new_pin(f"batches up to {last}", schema, names, files, folder.path), Bound(BATCH_ID, "batch", str(last))
 
 
-def _run(query: SparkQuery, frame: Any, schema: pa.Schema, folder: StreamFolder) -> None:
-    """Have Spark stage what is available."""
-    failures: list[Exception] = []
+def follow(query: SparkQuery, job: str, earlier: RowGroups | None) -> tuple[RowGroups, Followed]:
+    """Start the query, and return a pin without files, whose id is the name of the folder that it stages into.
 
-    def stage(batch: Any, id: int) -> None:
+    ``earlier``: the pin of the run that this one resumes. `SourceError`: its batches or its columns are not there.
+    """
+    folder = _folder_of(query, job)
+    frame, names, schema = _described(query)
+    if earlier is not None and folder.name() != earlier.id:
+        raise lasting(
+            SourceError(
+                f"the batches that the job has read in part are not in {folder.path}: give the former staging=, or "
+                f"start the job from the beginning"
+            )
+        )
+    with folder.alone() as name:
+        pin = new_pin(name, schema, names, [], folder.path)
+        if earlier is None:
+            folder.check_there(0)
+        elif pin != replace(earlier, staged=pin.staged):
+            raise lasting(
+                SourceError(
+                    f"the stream has other columns than in the run to resume ({', '.join(earlier.names)}): select "
+                    f"these, or start the job from the beginning with another staging="
+                )
+            )
+        running = _Query(query, frame, schema, folder)
+    followed = Followed(folder.path, running)
+    try:
+        followed.hold()
+    except BaseException:
+        followed.leave(keep=True)
+        raise
+    return pin, followed
+
+
+class _Query:
+    """The query while it runs: Spark calls `_stage` for each batch."""
+
+    def __init__(self, query: SparkQuery, frame: Any, schema: pa.Schema, folder: StreamFolder, **trigger: Any) -> None:
+        self._asked = query
+        self._schema = schema
+        self._folder = folder
+        self._failures: list[Exception] = []
+        self._is_staging = threading.Lock()
+        self.ends = threading.Event()
+        """Whether the query is to end: no batch waits for readers any more."""
+        self._waits_for_readers = not trigger
+        with spark_errors(f"the query of {query} has failed", SourceError):
+            writer = frame.writeStream.foreachBatch(self._stage)
+            writer = writer.trigger(**trigger) if trigger else writer
+            self._started = writer.option("checkpointLocation", f"file://{folder.checkpoint}").start()
+
+    def wait(self) -> None:
+        """Wait for its end. `SourceError`, `SparkError`: it has failed."""
         try:
-            _stage(query, batch, id, schema, folder)
-        except Exception as error:
-            failures.append(error)
+            with spark_errors(f"the query of {self._asked} has failed", SourceError):
+                while not self._started.awaitTermination(_POLL_S):
+                    """Ctrl-C is noticed between two waits."""
+        except (PlanError, SourceError):
+            if self._failures:  # our error, and not Spark's text of it
+                raise self._failures[0] from None
             raise
 
-    try:
-        with spark_errors(f"the query of {query} has failed", SourceError):
-            writer = frame.writeStream.foreachBatch(stage).trigger(availableNow=True)
-            started = writer.option("checkpointLocation", f"file://{folder.checkpoint}").start()
+    def end(self) -> None:
+        """End it, after the batch that it is staging, if that is soon."""
+        self.ends.set()
+        if self._is_staging.acquire(timeout=_GRACE_S):
+            self._is_staging.release()
+        with suppress(Exception):  # it has ended, or Spark has
+            self._started.stop()
+
+    def _stage(self, batch: Any, id: int) -> None:
+        with self._is_staging:
             try:
-                while not started.awaitTermination(_POLL_S):
-                    """Ctrl-C is noticed between two waits."""
-            finally:
-                with suppress(Exception):  # it has ended, or Spark has
-                    started.stop()
-    except (PlanError, SourceError):
-        if failures:  # our error, and not Spark's text of it
-            raise failures[0] from None
-        raise
+                while self._waits_for_readers and self._folder.unread() >= _UNREAD_MAX:
+                    if self.ends.wait(_ROOM_S):
+                        break
+                self._folder.stage(id, lambda unfinished: self._write(batch, unfinished))
+            except Exception as error:
+                self._failures.append(error)
+                raise
+
+    def _write(self, batch: Any, unfinished: PinFolder) -> None:
+        counted = write_rows(self._asked, batch.sparkSession, batch, self._schema, unfinished)
+        footers = footers_in(unfinished, self._schema, self._asked.keep)
+        check_complete(counted, sum(one.rows for one in footers.values()), len(footers), unfinished)
 
 
-def _stage(query: SparkQuery, batch: Any, id: int, schema: pa.Schema, folder: StreamFolder) -> None:
-    whole = folder.batch(id)
-    if whole.exists():
-        return
-    unfinished = folder.unfinished(id)
-    counted = write_rows(query, batch.sparkSession, batch, schema, unfinished)
-    footers = footers_in(unfinished, schema, query.keep)
-    check_complete(counted, sum(one.rows for one in footers.values()), len(footers), unfinished)
-    unfinished.path.rename(whole)
+class Followed(StreamFolder):
+    """A folder with the query that stages into it: readers learn from the folder how the query has ended."""
+
+    def __init__(self, path: Path, running: _Query) -> None:
+        super().__init__(path)
+        self._running = running
+        self._watch = threading.Thread(target=self._wait, name="malstrom-spark-query", daemon=True)
+        self._watch.start()
+
+    def leave(self, *, keep: bool) -> None:
+        """End the query, and unlock the folder, which stays."""
+        self._running.end()
+        self._watch.join(_GRACE_S)
+        super().leave(keep=True)
+
+    def _wait(self) -> None:
+        try:
+            self._running.wait()
+            text = f"the query that stages into {self.path} was stopped while the job reads its batches"
+        except Exception as error:
+            text = public_text(error)
+        if not self._running.ends.is_set():
+            try:
+                self.note_failure(text)
+            except OSError as error:
+                _LOG.error("%s, and the job cannot know it: %s", text, error.strerror)

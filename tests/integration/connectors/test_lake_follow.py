@@ -24,9 +24,9 @@ from pyiceberg.types import LongType
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
-from malstrom_py.connectors.lake import follow
 from malstrom_py.connectors.lake.delta_log import FEED
 from malstrom_py.errors import JobEnded, PlanError, SourceError
+from malstrom_py.sources.pinned.later import GrowingRowGroups
 from tests.integration.connectors.buckets import TestBucket
 from tests.integration.connectors.lakes import TABLE, Lake
 
@@ -34,7 +34,7 @@ from tests.integration.connectors.lakes import TABLE, Lake
 @pytest.fixture
 def lake(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """Return a table whose first version has the rows 0 to 9."""
-    monkeypatch.setattr(follow, "_WAIT_S", 0.01)
+    monkeypatch.setattr(GrowingRowGroups, "looks_every_s", 0.01)
     lake.write(numbers(0, 10), 1, partition_by="part")
     return lake
 
@@ -217,7 +217,7 @@ def test_an_upsert_that_only_adds_is_read_and_one_that_replaces_is_an_error(lake
 
 
 def test_a_table_that_has_no_rows_yet_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "_WAIT_S", 0.01)
+    monkeypatch.setattr(GrowingRowGroups, "looks_every_s", 0.01)
     lake = Lake("iceberg", tmp_path)
     with lake.opened() as catalog:
         catalog.create_namespace("tests")
@@ -309,7 +309,7 @@ def test_partitions_of_a_type_that_is_not_read_are_refused_before_there_are_any(
 def test_a_version_that_is_not_whole_is_not_passed_over(
     content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "_WAIT_S", 0.01)
+    monkeypatch.setattr(GrowingRowGroups, "looks_every_s", 0.01)
     lake = Lake("delta", tmp_path)
     lake.write(numbers(0, 2), 1)
     source = pinned(lake)
@@ -333,7 +333,7 @@ def test_a_version_that_is_not_whole_is_not_passed_over(
 def test_another_delta_table_in_the_place_of_the_first_one_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "_WAIT_S", 0.01)
+    monkeypatch.setattr(GrowingRowGroups, "looks_every_s", 0.01)
     lake = Lake("delta", tmp_path / "lake")
     lake.folder.mkdir()
 
@@ -381,7 +381,7 @@ def all_rows(part: Any, count: int) -> list[dict[str, Any]]:
 
 def fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """Return a table with a change feed, whose first version has the rows 0 to 3."""
-    monkeypatch.setattr(follow, "_WAIT_S", 0.01)
+    monkeypatch.setattr(GrowingRowGroups, "looks_every_s", 0.01)
     lake = Lake("delta", tmp_path / "lake")
     lake.folder.mkdir()
     rows = pa.Table.from_pylist(numbers(0, 4))

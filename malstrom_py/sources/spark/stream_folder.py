@@ -1,0 +1,182 @@
+"""The batches of a query between Spark and a job: ``<staging>/<job>/stream/``, with the query's checkpoint.
+
+Rules:
+- A batch is written as ``batches/.tmp-<id>`` and renamed to ``batches/<id>`` once it is whole. Ids are consecutive.
+- Spark repeats the last batch if it has not noted its end, with the same rows: one that has its name is not written
+  again. So the last batch is never removed.
+- Batches are removed from the first one on, each by a rename and then its removal: what has a name is whole.
+
+The query and the readers may be in different processes, and share no more than this folder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from malstrom_py.errors import SourceError, lasting
+from malstrom_py.local_files import locked
+from malstrom_py.sources.files.reading import source_errors
+from malstrom_py.sources.pinned.folder import RECORD, ROWS, PinFolder
+from malstrom_py.sources.pinned.row_groups import PinnedFile
+
+_ID: Final = re.compile(r"[0-9]{12,}")
+_READ: Final = "read"
+"""An empty file in a batch of which a reader has read all rows, for the query to know."""
+
+
+class StreamFolder(PinFolder):
+    """What one source has staged for one job, over all runs. Batches that no run needs again are removed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.checkpoint = path / "checkpoint"
+        self._batches = path / "batches"
+        self._failure = path / "failed"
+
+    def batch(self, id: int) -> Path:
+        """Return the folder of a whole batch."""
+        return self._batches / f"{id:012d}"
+
+    def ids(self) -> list[int]:
+        """Return the ids of the whole batches, in order."""
+        with source_errors(str(self._batches)):
+            return sorted(int(one.name) for one in self._batches.iterdir() if _ID.fullmatch(one.name))
+
+    def name(self) -> str | None:
+        """Return the random name, which another folder in its place does not have; None if it was never prepared."""
+        try:
+            return str(json.loads((self.path / RECORD).read_text())["id"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
+    @contextmanager
+    def alone(self) -> Iterator[str]:
+        """Lock the folder for its query, and yield its name for ever; create it if it is missing.
+
+        `SourceError`: it cannot be made, a source is using it, or its batches are without their query's checkpoint.
+        """
+        try:
+            self._batches.mkdir(parents=True, exist_ok=True)
+            with locked(self.path) as is_free:
+                if not is_free:
+                    raise SourceError(
+                        f"another source or job is using the batches in {self.path}: give each source its own staging="
+                    )
+                name = self._begin()
+                yield name
+        except OSError as error:
+            raise SourceError(f"rows cannot be staged in {self.path}: {error.strerror}. Correct staging=") from error
+
+    def _begin(self) -> str:
+        self._failure.unlink(missing_ok=True)
+        for left in self._batches.glob(".old-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        if self.ids() and not (self.checkpoint / "offsets").is_dir():
+            # Spark would count from 0 again, and new batches would have the names of those that are there.
+            raise self._refusal("has batches, and the checkpoint of their query is gone")
+        name = self.name() or secrets.token_hex(8)
+        self.note({"id": name})
+        return name
+
+    def stage(self, id: int, write: Callable[[PinFolder], None]) -> None:
+        """Let ``write`` write a batch into a new folder, unless it is there: then Spark repeats it."""
+        last = max(self.ids(), default=-1)
+        if id == last:
+            return
+        if id != last + 1:
+            raise self._refusal(f"has batches up to {last}, and the query continues with {id}: one of both was changed")
+        path = self._batches / f".tmp-{id}"
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+        write(PinFolder(path))
+        path.rename(self.batch(id))
+
+    def files(self, id: int) -> list[PinnedFile] | None:
+        """Return the files of a batch; None if it is not there."""
+        rows = self.batch(id) / ROWS
+        with source_errors(str(rows)):
+            if not rows.is_dir():
+                return None
+            found = [(path, path.stat()) for path in sorted(rows.glob("*.parquet"))]
+            return [PinnedFile(str(path), status.st_size, status.st_mtime_ns, (), {}) for path, status in found]
+
+    def check_there(self, id: int) -> None:
+        """Raise `SourceError` if a batch was removed: later ones are there."""
+        first = next((one for one in self.ids() if one >= id), id)
+        if first > id and not self.batch(id).exists():
+            raise self._refusal(f"has no batches before {first} any more, which an earlier run has read")
+
+    def unread(self) -> int:
+        """Return how many batches no reader has read to the end."""
+        count = 0
+        for id in reversed(self.ids()):
+            if (self.batch(id) / _READ).exists():
+                break
+            count += 1
+        return count
+
+    def note_read(self, id: int) -> None:
+        """Note that all rows of a batch were read, though perhaps in no snapshot yet."""
+        with source_errors(str(self.path)), suppress(FileNotFoundError):  # it was removed: an earlier run has read it
+            (self.batch(id) / _READ).touch()
+
+    def remove_before(self, id: int) -> None:
+        """Remove the batches before one, but the last, which Spark may repeat. OSError: it cannot be done now."""
+        for one in self.ids()[:-1]:
+            if one < id:
+                old = self._batches / f".old-{one}"
+                self.batch(one).rename(old)
+                shutil.rmtree(old)
+
+    def note_failure(self, text: str) -> None:
+        """Note that the query has ended, for its readers."""
+        new = self._failure.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self._failure)
+
+    def failure(self) -> str | None:
+        """Return why the query has ended; None if it runs."""
+        with source_errors(str(self.path)), suppress(FileNotFoundError):
+            return self._failure.read_text()
+        return None
+
+    def _refusal(self, what: str) -> SourceError:
+        return lasting(
+            SourceError(
+                f"{self.path} {what}. Restore the folder, or remove it as a whole and start the job from the "
+                f"beginning, which starts the query from its beginning"
+            )
+        )
+
+
+class BatchLog:
+    """The batches of a folder, in order; a place is the id of a batch."""
+
+    def __init__(self, folder: StreamFolder) -> None:
+        self._folder = folder
+        self._begun = False
+        self._read = -1
+
+    def read(self, place: int) -> tuple[list[PinnedFile], int] | None:
+        """See `VersionLog`. `SourceError`: the query has ended, or the batch was removed."""
+        folder = self._folder
+        if self._read < place - 1:
+            self._read = place - 1
+            folder.note_read(self._read)
+        failure = folder.failure()  # asked before the last batch is
+        files = folder.files(place)
+        if files is not None:
+            return files, place + 1
+        if not self._begun:
+            self._begun = True
+            folder.check_there(place)
+        if failure is not None:
+            raise SourceError(f"{failure}. Start the job again: it continues after the rows it has read")
+        return None
