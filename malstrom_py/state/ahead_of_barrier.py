@@ -10,7 +10,7 @@ for other workers, or passes other steps, small ones continue.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
 from itertools import groupby
@@ -29,6 +29,7 @@ from malstrom_py.state.artefact import (
     is_delta,
     newest,
     row_block,
+    row_blocks,
 )
 from malstrom_py.state.artefact_parts import BlockFile, as_stored, merged_in_parts
 from malstrom_py.state.change_log import Changes, alike
@@ -106,8 +107,11 @@ class Packable(Protocol):
         """
         ...
 
-    def on_disk(self) -> Iterator[SlotRows]:
-        """Return the slots on disk at the time of the call, ascending and in pieces, with keys and entries."""
+    def on_disk(self, slots: Iterable[int] | None = None) -> Iterator[SlotRows]:
+        """Return the slots on disk at the time of the call, ascending and in pieces, with keys and entries.
+
+        ``slots``: only these.
+        """
         ...
 
     def file(self, *, delta: bool) -> BlockFile | None:
@@ -170,6 +174,7 @@ class AheadOfBarrier:
         self._has_passed = False
         # What comes after the parts: changes in rows, and about how many bytes they have.
         self._later: RowsBySlot = {}
+        self._replaced: set[int] = set()
         self._later_bytes = 0
         self._later_max = _LATER_BYTES if keys_max is None else keys_max << 8
         self._parts: list[PackedPart] = []
@@ -179,7 +184,9 @@ class AheadOfBarrier:
     @property
     def parts(self) -> list[PackedPart]:
         """What the rounds have packed, oldest first."""
-        return [*self._parts, PackedPart(True, partial(_delta_of, self._later))] if self._later else self._parts
+        if not (self._later or self._replaced):
+            return self._parts
+        return [*self._parts, PackedPart(True, partial(_delta_of, self._later, self._replaced))]
 
     @property
     def under_way(self) -> bool:
@@ -255,16 +262,17 @@ class AheadOfBarrier:
 
     def _packed(self) -> Iterator[None]:
         """Pack one round, step by step."""
-        values = self._state.columns()
-        if values is not None and values.sweeps and (noted := self._noted()) is not None:
+        values, moved = self._state.columns(), self._state.changes.due_slots(self._parent)
+        if values is not None and values.sweeps and not moved and (noted := self._noted()) is not None:
             yield from self._swept(values, *noted)
             return
         keys, is_full = self._state.due(self._parent, listed=False)
         self._at_once = self._keys if isinstance(keys, list) else self._column_keys
-        if not self._begins(self._state.size if is_full else len(keys), is_full):
+        if not self._begins(self._state.size if is_full else len(keys) + self._state.changes.moved, is_full):
             return
         if isinstance(keys, list):
-            yield from self._rows(keys, is_full, self._state.on_disk() if is_full else ())
+            on_disk = self._state.on_disk(None if is_full else moved)
+            yield from self._rows(keys, is_full, on_disk, {slot for slot, left in moved.items() if left})
         else:
             yield from self._columns(self._slices(keys), is_full)
 
@@ -277,8 +285,12 @@ class AheadOfBarrier:
         self.is_behind = self.is_behind or (bool(self._sizes) and 2 * size > self._sizes[-1])
         self._sizes.append(size)
         if is_full:  # what was packed before is older than all of this
-            self._parts, self._later, self._later_bytes = [], {}, 0
+            self._parts = []
+            self._empty_later()
         return True
+
+    def _empty_later(self) -> None:
+        self._later, self._replaced, self._later_bytes = {}, set(), 0
 
     def _noted(self) -> tuple[list[pa.Array], bool] | None:
         """Return the noted keys that are due, as a column if there are any, and whether all state is.
@@ -308,20 +320,30 @@ class AheadOfBarrier:
     def _slices(self, keys: pa.Array) -> Iterator[pa.Array]:
         return (keys.slice(start, self._column_keys) for start in range(0, len(keys), self._column_keys))
 
-    def _rows(self, keys: list[Any], is_full: bool, on_disk: Iterable[SlotRows] = ()) -> Iterator[None]:
-        """Pack keys slot by slot, and ``on_disk``. If the chain has no names for them the barrier writes all state."""
+    def _rows(
+        self,
+        keys: list[Any],
+        is_full: bool,
+        on_disk: Iterable[SlotRows] = (),
+        replaced: Collection[int] = frozenset(),
+    ) -> Iterator[None]:
+        """Pack keys slot by slot, and ``on_disk``. If the chain has no names for them the barrier writes all state.
+
+        ``replaced``: see `Block.replaces`.
+        """
         changes = self._state.changes
         by_slot, mixed = yield from self._by_slot(keys, is_full)
         if is_full:
             changes.begin_names(mixed=mixed)
+        one_form = changes.as_columns(full=False)
         made = _Made(self._state.file(delta=False)) if is_full else None
         room = [self._keys, _BYTES]
-        listed = ((slot, by_slot.pop(slot)) for slot in sorted(by_slot))
+        listed = ((slot, by_slot.pop(slot, [])) for slot in sorted({*by_slot, *replaced}))
         for slot, found in groupby(merge(on_disk, listed, key=itemgetter(0)), itemgetter(0)):
             rows: dict[bytes, bytes] = {}
             for _, some in found:
                 if isinstance(some, dict):
-                    packed = self._state.named(some) if mixed else some
+                    packed = some if one_form else self._state.named(some)
                     yield
                 else:
                     packed = yield from self._packed_rows(list(dict.fromkeys(some)), is_full, room)
@@ -330,7 +352,7 @@ class AheadOfBarrier:
                     return
                 rows.update(packed)
             if made is None:
-                self._put_later(slot, rows)
+                self._put_later(slot, rows, replaces=slot in replaced)
             else:
                 made.put(slot, rows)
         if made is not None:
@@ -358,16 +380,19 @@ class AheadOfBarrier:
                 yield
         return rows
 
-    def _put_later(self, slot: int, rows: dict[bytes, bytes]) -> None:
+    def _put_later(self, slot: int, rows: dict[bytes, bytes], *, replaces: bool) -> None:
         """Put changes after the parts. Rounds of changes are together, so that no key is in memory once for each."""
+        if replaces:
+            self._later.pop(slot, None)
+            self._replaced.add(slot)
         if rows:
             self._later.setdefault(slot, {}).update(rows)
         self._later_bytes += sum(map(len, rows)) + sum(map(len, rows.values()))
         file = self._state.file(delta=True) if self._later_bytes > self._later_max else None
         if file is not None:
-            file.add(row_block(slot, found.keys(), found.values()) for slot, found in sorted(self._later.items()))
+            file.add(_blocks_of(self._later, self._replaced))
             self._parts.append(PackedPart.of(file))
-            self._later, self._later_bytes = {}, 0
+            self._empty_later()
 
     def _by_slot(self, keys: list[Any], is_full: bool) -> Generator[None, None, tuple[dict[int, list[Any]], bool]]:
         """Return by slot ``keys``, if ``is_full`` also those with timers alone; and whether they are not `alike`.
@@ -403,7 +428,8 @@ class AheadOfBarrier:
             yield
         self._note_listed()  # so that it is known whether another round pays
         if images or not rest:
-            self._parts, self._later, self._later_bytes = self.parts, {}, 0
+            self._parts = self.parts
+            self._empty_later()
             self._parts.append(PackedPart(not is_full, partial(_joined_artefact, images, not is_full)))
         if rest:
             self._at_once = self._keys
@@ -449,9 +475,12 @@ def split(parts: Sequence[PackedPart], state: bytes) -> list[PackedPart]:
     return [*full, PackedPart(is_delta(last), lambda: [last])]
 
 
-def _delta_of(rows: RowsBySlot) -> list[bytes]:
-    blocks = [row_block(slot, found.keys(), found.values()) for slot, found in sorted(rows.items())]
-    return in_pieces(blocks, delta=True)
+def _delta_of(rows: RowsBySlot, replaced: Collection[int]) -> list[bytes]:
+    return in_pieces(_blocks_of(rows, replaced), delta=True)
+
+
+def _blocks_of(rows: RowsBySlot, replaced: Collection[int]) -> list[Written]:
+    return row_blocks({slot: (found.keys(), found.values()) for slot, found in rows.items()}, replaced)
 
 
 def _is_blank(data: bytes) -> bool:
@@ -476,8 +505,8 @@ def merged_deltas(deltas: Sequence[bytes]) -> bytes:
     blocks: list[Written] = []
     for form, slots in by_form(opened, {slot for one in opened for slot in one.blocks}).items():
         if form is None:
-            rows = [(slot, newest(opened, slot, with_gone=True)) for slot in slots]
-            blocks += [row_block(slot, list(found), list(found.values())) for slot, found in rows]
+            rows = {slot: newest(opened, slot, with_gone=True) for slot in slots}
+            blocks += _blocks_of(rows, {slot for one in opened for slot in one.replaced}.intersection(slots))
         else:
             image = latest_image([one.image(form, slots) for one in opened])
             blocks += ((*block, form) for block in column_blocks(image))

@@ -3,7 +3,9 @@
 An artefact is a header (magic and version, full or delta, number of blocks, length of the note, checksum of header,
 index and note), an index (slot, entries, length, checksum of each block, slots ascending), the note of the step, and
 the blocks. A block is a table of lengths (of key and entry, per entry), then the keys, then the entries. An empty entry
-is a tombstone, in deltas only: the key has been dropped. Numbers are little-endian, checksums are XXH3 of 64 bits.
+is a tombstone, in deltas only: the key has been dropped. In a delta, a block whose number of entries has its highest
+bit set, and which may have none, replaces the slot: keys that only older artefacts have are gone. Numbers are
+little-endian, checksums are XXH3 of 64 bits.
 
 An entry is as `malstrom_py.state.entries` says.
 
@@ -54,6 +56,7 @@ _INDEX: Final = {
     _COLUMNS: struct.Struct("<IIQQI"),  # and the number of the form, from 1; 0: rows
 }
 _UNSUMMED: Final = _HEAD.size - 8
+_REPLACES: Final = 1 << 31
 
 Rows = tuple[Sequence[bytes], Sequence[bytes]]
 """Keys, and their entries."""
@@ -64,34 +67,58 @@ NamedRows = tuple[Sequence[Any], list[bytes], list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The block of one slot: its number of entries, where its bytes start and end, and its form (None: rows)."""
+    """The block of one slot: its number of entries with the bit, where its bytes start and end, and its form (None:
+    rows).
+    """
 
     slot: int
-    entries: int
+    count: int
     start: int
     end: int
     checksum: int
     form: Form | None = None
 
+    @property
+    def entries(self) -> int:
+        """The number of entries."""
+        return self.count & ~_REPLACES
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the slot has no other keys than those of this block and of newer ones."""
+        return self.count >= _REPLACES
+
 
 Written = tuple[int, int, bytes, Form | None]
-"""A block to write: its slot, its number of entries, its bytes, and its form."""
+"""A block to write: its slot, its number of entries with the bit, its bytes, and its form."""
 
 
-def artefact(rows: Mapping[int, Rows], *, delta: bool, note: bytes = b"") -> bytes:
-    """Encode ``rows``, slot -> keys and entries. A ``delta`` may have tombstones, which are empty entries.
+def artefact(
+    rows: Mapping[int, Rows], *, delta: bool, note: bytes = b"", replaced: Collection[int] = frozenset()
+) -> bytes:
+    """Encode ``rows``, slot -> keys and entries. A ``delta`` may have tombstones, which are empty entries, and may have
+    ``replaced`` slots (`Block.replaces`).
 
     >>> data = artefact({7: ([b"a", b"b"], [b"1", b""])}, delta=True)
     >>> is_delta(data), [(slot, list(zip(*rows))) for slot, rows in contents(data)]
     (True, [(7, [(b'a', b'1'), (b'b', b'')])])
     """
-    return assembled([row_block(slot, *rows[slot]) for slot in sorted(rows)], delta=delta, note=note)
+    return assembled(row_blocks(rows, replaced), delta=delta, note=note)
 
 
-def row_block(slot: int, keys: Collection[bytes], entries: Collection[bytes]) -> Written:
-    """Return the block of a slot, for `assembled`."""
+def row_blocks(
+    rows: Mapping[int, tuple[Collection[bytes], Collection[bytes]]], replaced: Collection[int]
+) -> list[Written]:
+    """Return the blocks of these slots, and those of ``replaced`` slots, in order."""
+    slots = sorted({*rows, *replaced})
+    return [row_block(slot, *rows.get(slot, ((), ())), replaces=slot in replaced) for slot in slots]
+
+
+def row_block(slot: int, keys: Collection[bytes], entries: Collection[bytes], *, replaces: bool = False) -> Written:
+    """Return the block of a slot, for `assembled`. ``replaces``: see `Block.replaces`; in deltas only."""
     lengths = in_turn.from_iterable(zip(map(len, keys), map(len, entries), strict=True))
-    return slot, len(keys), b"".join((struct.pack(f"<{2 * len(keys)}I", *lengths), *keys, *entries)), None
+    count = len(keys) | _REPLACES if replaces else len(keys)
+    return slot, count, b"".join((struct.pack(f"<{2 * len(keys)}I", *lengths), *keys, *entries)), None
 
 
 def column_artefact(image: ColumnImage, *, delta: bool, note: bytes = b"") -> bytes:
@@ -128,6 +155,8 @@ def newest(chain: Sequence[Opened], slot: int, *, with_gone: bool = False) -> di
         block = opened.blocks.get(slot)
         if block is not None:
             rows = opened.rows(block)
+            if block.replaces:
+                found, gone = {}, False
             gone = gone or (opened.delta and b"" in rows.values())
             found.update(rows)
     return {key: entry for key, entry in found.items() if entry} if gone and not with_gone else found
@@ -173,7 +202,7 @@ def merged(chain: Sequence[bytes]) -> bytes:
     for slot in {slot for one in opened for slot in one.blocks}:
         block = base.blocks.get(slot)
         if block is not None and not any(slot in delta.blocks for delta in deltas):
-            blocks.append((slot, block.entries, base.checked(block), block.form))
+            blocks.append(base.written(block))
         else:
             changed.append(slot)
     for form, slots in by_form(opened, changed).items():
@@ -226,12 +255,21 @@ class Opened:
         head = data[: _HEAD.size]
         self.delta, self.note, self.blocks = _index(head, data[_HEAD.size : _index_end(head, len(data))], len(data))
 
+    @property
+    def replaced(self) -> list[int]:
+        """The slots of which older artefacts say nothing."""
+        return [slot for slot, block in self.blocks.items() if block.replaces]
+
     def checked(self, block: Block) -> bytes:
         """Return the bytes of a block after verifying its checksum."""
         data = self._data[block.start : block.end]
         if xxhash.xxh3_64_intdigest(data) != block.checksum:
             raise damaged(f"the checksum of slot {block.slot} is wrong")
         return data
+
+    def written(self, block: Block) -> Written:
+        """Return a block to write it elsewhere, after verifying its checksum."""
+        return block.slot, block.count, self.checked(block), block.form
 
     def image(self, form: Form, slots: Sequence[int]) -> ColumnImage:
         """Return the state of those of ``slots`` that are here, whose blocks are columns of ``form``."""
@@ -300,7 +338,7 @@ class StoredArtefact:
         wanted = [block for slot, block in self.blocks.items() if slot in slots]
         if len(wanted) == len(self.blocks):
             return self._read([(0, self._size)])[0]
-        index = [(one.slot, one.entries, one.end - one.start, one.checksum, one.form) for one in wanted]
+        index = [(one.slot, one.count, one.end - one.start, one.checksum, one.form) for one in wanted]
         runs: list[tuple[int, int]] = []
         for block in wanted:
             if runs and runs[-1][1] == block.start:
@@ -332,7 +370,8 @@ def _index(head: bytes, rest: bytes, size: int) -> tuple[bool, bytes, dict[int, 
     blocks: dict[int, Block] = {}
     last, start = -1, _HEAD.size + len(rest)
     for slot, entries, length, checksum, *form in layout.iter_unpack(rest[: count * layout.size]):
-        if slot <= last or not entries or (form and form[0] >= len(forms)):
+        replaced = entries & _REPLACES and (kind == _FULL or any(form))
+        if slot <= last or not entries or replaced or (form and form[0] >= len(forms)):
             raise damaged("its index is out of order")
         blocks[slot] = Block(slot, entries, start, start + length, checksum, forms[form[0]] if form else None)
         last, start = slot, start + length
@@ -371,6 +410,20 @@ def by_slot(slots: Sequence[int], keys: Sequence[bytes], entries: Sequence[bytes
     return dealt
 
 
+def laid_over(older: Iterable[tuple[int, dict[bytes, bytes]]], newer: Mapping[int, Rows]) -> dict[int, Rows]:
+    """Return the slots of ``older``, which come in pieces, with the entries of ``newer`` in place of theirs.
+
+    >>> laid_over([(3, {b"a": b"1"}), (3, {b"b": b"2"}), (4, {b"c": b"3"})], {3: ([b"a"], [b""]), 5: ([b"d"], [b"4"])})
+    {3: ([b'a', b'b'], [b'', b'2']), 4: ([b'c'], [b'3'])}
+    """
+    found: dict[int, dict[bytes, bytes]] = {}
+    for slot, some in older:
+        found.setdefault(slot, {}).update(some)
+    for slot, rows in found.items():
+        rows.update(zip(*newer.get(slot, ((), ())), strict=True))
+    return {slot: (list(rows), list(rows.values())) for slot, rows in found.items()}
+
+
 def assembled(blocks: Sequence[Written], *, delta: bool, note: bytes = b"") -> bytes:
     """Return the artefact of ``blocks``, whose slots ascend."""
     return b"".join(in_pieces(blocks, delta=delta, note=note))
@@ -382,13 +435,13 @@ def in_pieces(blocks: Sequence[Written], *, delta: bool, note: bytes = b"") -> l
 
 
 Indexed = tuple[int, int, int, int, Form | None]
-"""What the index says of a block: slot, entries, bytes, checksum and form."""
+"""What the index says of a block: slot, entries with the bit, bytes, checksum and form."""
 
 
 def indexed(block: Written) -> Indexed:
     """Return what the index says of ``block``."""
-    slot, entries, data, form = block
-    return slot, entries, len(data), xxhash.xxh3_64_intdigest(data), form
+    slot, count, data, form = block
+    return slot, count, len(data), xxhash.xxh3_64_intdigest(data), form
 
 
 def framed(index: Sequence[Indexed], pieces: Iterable[bytes], *, delta: bool, note: bytes = b"") -> list[bytes]:

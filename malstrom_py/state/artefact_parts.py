@@ -118,5 +118,5 @@ def merged_in_parts(
     made = BlockFile(delta=chain[0].delta, note=chain[-1].note, folder=folder)
     for part in in_parts(chain, None, bytes_max):
         opened = Opened(merge(part))
-        made.add((block.slot, block.entries, opened.checked(block), block.form) for block in opened.blocks.values())
+        made.add(map(opened.written, opened.blocks.values()))
     return made

@@ -4,6 +4,10 @@ Rules. A delta is relative to the parent snapshot that the barrier names. The la
 committed, so its keys count as changed until a later barrier names it as parent. If the parent is unknown here, or if
 too many keys changed, all state is written in full, and until then no keys are tracked. A key has the same bytes all
 along a chain, even if equal keys have different types (1 and True), because chains are merged by these bytes.
+
+What moves in its stored form is noted by slot: a delta takes what is on disk of such a slot. If keys have left, it
+replaces the slot. So of a noted slot each key that has changed, or if keys have left each key with state, is on disk or
+noted: who brings keys of noted slots into memory notes them.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ SlotsOf = Callable[[Sequence[Any]], Sequence[int]]
 class Changes:
     """The changed keys of one step on one worker. ``noted``: those since the last barrier; None: keys are not tracked.
 
-    Keys of columns are noted as columns, beside ``noted``.
+    Keys of columns are noted as columns, beside ``noted``. ``moved``: how many keys have moved with their slots.
 
     >>> changes = Changes(lambda keys: [0] * len(keys))
     >>> changes.due(None) is None                                  # in full
@@ -47,7 +51,10 @@ class Changes:
     (['c'], ['a', 'b', 'c'], None)
     """
 
-    __slots__ = ("_base", "_columns", "_last", "_names", "_unsure", "_unsure_columns", "noted", "slots_of")
+    __slots__ = (
+        *("_base", "_columns", "_last", "_names", "_slots", "_unsure", "_unsure_columns", "_unsure_slots"),
+        *("moved", "noted", "slots_of"),
+    )
 
     def __init__(self, slots_of: SlotsOf) -> None:
         self.slots_of = slots_of
@@ -57,6 +64,10 @@ class Changes:
         self._unsure: set[Any] = set()
         self._columns: list[pa.Array] = []
         self._unsure_columns: list[pa.Array] = []
+        # Slot -> whether keys have left.
+        self._slots: dict[int, bool] = {}
+        self._unsure_slots: dict[int, bool] = {}
+        self.moved = 0
         # Key -> the equal key that is written, once keys may be equal and have different stored forms.
         self._names: dict[Any, Any] | None = None
 
@@ -81,11 +92,38 @@ class Changes:
             self._columns.append(keys)
             self._limit(held)
 
+    def note_slot(self, slot: int, moved: int, *, left: bool) -> None:
+        """Note that ``moved`` keys on disk have come with their ``slot``, or have ``left``.
+
+        >>> changes = Changes(lambda keys: [0] * len(keys))
+        >>> changes.written("s1", None, None)
+        >>> changes.note_slot(4, 10, left=True)
+        >>> changes.note_slot(4, 2, left=False)
+        >>> changes.due_slots("s1"), changes.count, changes.kept, changes.due_slots("s0")
+        ({4: True}, 12, 0, {})
+        """
+        if self.noted is not None:
+            self._slots[slot] = left or self._slots.get(slot, False)
+            self.moved += moved
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether keys that come into memory must be noted."""
+        return bool(self._slots or self._unsure_slots)
+
+    def due_slots(self, parent: str | None) -> dict[int, bool]:
+        """Return the slots that moved since ``parent``, and whether keys have left; none if all state is written."""
+        if self.noted is None or not self._continues(parent):
+            return {}
+        if parent == self._last:
+            return self._slots
+        unsure = self._unsure_slots
+        return {slot: self._slots.get(slot, False) or unsure.get(slot, False) for slot in {**unsure, **self._slots}}
+
     def _limit(self, held: Callable[[], int]) -> None:
-        spare = SPARE - sum(map(len, self._columns), len(self.noted or ()))
+        spare = SPARE - self._noted_here
         if spare < 0 and 2 * held() + spare < 0:
-            self.noted = None
-            self._columns = []
+            self.forget()
 
     def due(self, parent: str | None) -> set[Any] | None:
         """Return the keys that changed since ``parent``; None if all state must be written."""
@@ -121,28 +159,39 @@ class Changes:
     def _continues(self, parent: str | None) -> bool:
         return parent is not None and parent in (self._last, self._base)
 
-    def written(self, snapshot: str, parent: str | None, keys: set[Any] | pa.Array | None) -> None:
-        """Note that the keys `due` were written to ``snapshot``, which may or may not be committed."""
+    def written(
+        self,
+        snapshot: str,
+        parent: str | None,
+        keys: set[Any] | pa.Array | None,
+        slots: dict[int, bool] | None = None,
+    ) -> None:
+        """Note that the keys `due` and `due_slots` were written to ``snapshot``, which may or may not be committed."""
         self._base = None if keys is None else parent
         self._last = snapshot
         self._unsure = keys if isinstance(keys, set) else set()
         self._unsure_columns = [] if keys is None or isinstance(keys, set) else [keys]
-        self._columns = []
+        self._unsure_slots = {} if keys is None or slots is None else slots
+        self._columns, self._slots, self.moved = [], {}, 0
         self.noted = set()
 
     @property
     def count(self) -> int:
-        """How many keys have been noted since the last snapshot; one in several columns counts several times."""
+        """How many keys have changed since the last snapshot; one in several columns counts several times."""
+        return self.moved + self._noted_here
+
+    @property
+    def _noted_here(self) -> int:
         return len(self.noted or ()) + sum(map(len, self._columns))
 
     @property
     def kept(self) -> int:
         """How many keys are kept: with those of the last snapshot, until the next names it as parent."""
-        return self.count + len(self._unsure) + sum(map(len, self._unsure_columns))
+        return self._noted_here + len(self._unsure) + sum(map(len, self._unsure_columns))
 
     def forget(self) -> None:
         """Write all state in full at the next barrier, and track no keys until then."""
-        self.noted, self._columns = None, []
+        self.noted, self._columns, self._slots, self.moved = None, [], {}, 0
 
     def begin_names(self, *, mixed: bool) -> None:
         """Begin a chain that is written in pieces. ``mixed``: its keys are not `alike`."""

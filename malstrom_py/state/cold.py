@@ -8,7 +8,8 @@ and its entry, both as an artefact has them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from itertools import chain, compress, groupby, islice, repeat, takewhile
 from operator import add
@@ -206,7 +207,7 @@ class ColdStates:
     def take_stored(self, slot: int, bytes_max: int) -> Stored:
         """Remove states of ``slot``, and return them in their stored form: once they have ``bytes_max`` no others."""
         stored, size, begins = Stored(), 0, len(self._prefix)
-        for form, one in self._disk().scan(self._prefix + slot.to_bytes(_SLOT, "big")):
+        for form, one in self._disk().scan(self._of_slot(slot)):
             stored[form[begins:]] = one
             size += len(form) + len(one)
             if size >= bytes_max:
@@ -225,8 +226,14 @@ class ColdStates:
         if not (self._count and stored):
             return []
         begins, last = len(self._prefix), self._prefix + max(stored)
-        found = takewhile(lambda entry: entry[0] <= last, self._disk().scan(self._prefix, self._prefix + min(stored)))
+        there = self._disk().scan(self._prefix, first=self._prefix + min(stored))
+        found = takewhile(lambda entry: entry[0] <= last, there)
         return self._keys_of([one for form, one in found if form[begins:] in stored])
+
+    @staticmethod
+    def slots_in(stored: Stored) -> Counter[int]:
+        """Return how many keys of each slot are among what is stored."""
+        return Counter(int.from_bytes(form[:_SLOT], "big") for form in stored)
 
     def keys_of(self, stored: Stored) -> list[Any]:
         """Return the keys of what is stored."""
@@ -290,18 +297,23 @@ class ColdStates:
         """Return each key that is here at the time of the call with its value."""
         return chain.from_iterable(map(self._items_of, self._pieces()))
 
-    def rows(self) -> Iterator[SlotRows]:
+    def rows(self, slots: Iterable[int] | None = None) -> Iterator[SlotRows]:
         """Return the slots that are here at the time of the call, ascending, with what an artefact has of their keys.
 
-        A slot comes in several pieces. They are copied from disk when they are wanted, without decoding.
+        A slot comes in several pieces. They are copied from disk when they are wanted, without decoding. ``slots``:
+        only these.
         """
-        return self._rows_in(self._disk().scan(self._prefix))
+        prefixes = [self._prefix] if slots is None else map(self._of_slot, sorted(slots))
+        return self._rows_in(self._disk().scan(*prefixes))
 
     def _rows_in(self, found: Iterator[tuple[bytes, bytes]]) -> Iterator[SlotRows]:
         begins, ends = len(self._prefix), len(self._prefix) + _SLOT
         for slot, entries in groupby(found, lambda entry: entry[0][begins:ends]):
             while rows := dict(split(stored) for _, stored in islice(entries, _TOGETHER)):
                 yield int.from_bytes(slot, "big"), rows
+
+    def _of_slot(self, slot: int) -> bytes:
+        return self._prefix + slot.to_bytes(_SLOT, "big")
 
     def _pieces(self) -> Iterator[list[bytes]]:
         found = self._disk().scan(self._prefix) if self._count else iter(())

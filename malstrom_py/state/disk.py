@@ -52,8 +52,10 @@ class Disk(Protocol):
         """Store ``put``, and forget the ``dropped`` keys."""
         ...
 
-    def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield what is stored for the keys with ``prefix`` at the time of the call, in their order, from ``first``."""
+    def scan(self, *prefixes: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield what is stored at the time of the call for the keys with each of ``prefixes``, in their order, from
+        ``first``.
+        """
         ...
 
     def close(self) -> None:
@@ -112,16 +114,18 @@ class RocksDisk:
         with Failing(self._path):
             self._db.write(batch)
 
-    def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, *prefixes: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         with Failing(self._path):
-            return self._entries(self._db.snapshot().items(from_key=max(prefix, first)), prefix)
+            return self._entries(self._db.iter(), prefixes, first)  # what it finds does not change
 
-    def _entries(self, entries: Iterator[tuple[bytes, bytes]], prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _entries(self, view: Any, prefixes: Sequence[bytes], first: bytes) -> Iterator[tuple[bytes, bytes]]:
         with Failing(self._path):
-            for key, value in entries:
-                if not key.startswith(prefix):
-                    return
-                yield key, value
+            for prefix in prefixes:
+                view.seek(max(prefix, first))
+                while view.valid() and (key := view.key()).startswith(prefix):
+                    yield key, view.value()
+                    view.next()
+                view.status()  # raises what has ended it
 
     def close(self) -> None:
         with suppress(Exception):  # nothing in it is needed

@@ -96,7 +96,7 @@ class DueIndex:
         end, found, rest = self._after(reached), list[bytes](), None
         if start is None or start >= end:
             return found, start
-        for entry, _ in self._disk().scan(self._prefix, start):
+        for entry, _ in self._disk().scan(self._prefix, first=start):
             if entry >= end or len(found) == count:
                 rest = entry
                 break

@@ -37,6 +37,7 @@ from malstrom_py.state.artefact import (
     column_artefact,
     columns_in,
     entries_in,
+    laid_over,
     opened_chain,
     runs_in,
     with_state,
@@ -315,20 +316,20 @@ class KeyedState(TimedValues):
         """
         ahead, self._ahead = self._ahead, None
         parent = barrier.parent if ahead is None else ahead.finish()
-        keys, is_full = self.due(parent)
+        (keys, is_full), moved = self.due(parent), self.changes.due_slots(parent)
         image = None if isinstance(keys, list) else self.image_of(None if is_full else keys, is_full=is_full)
         made = None if image is None else column_artefact(image, delta=not is_full, note=remark)
         if made is None:
             listed = keys if isinstance(keys, list) else keys.to_pylist()
-            made = self._written(listed, is_full=is_full, remark=remark)
+            made = self._written(listed, moved, is_full=is_full, remark=remark)
         if made is None:
             is_full = True
-            made = self._written(self._held(), is_full=True, remark=remark)
+            made = self._written(self._held(), {}, is_full=True, remark=remark)
         if made is None:
             raise InternalError(f"step {self.step!r}: its keys have no names in a new chain")
         self._packed = () if is_full or ahead is None else ahead.parts
         written = None if is_full or self._packed else set(keys) if isinstance(keys, list) else keys
-        self.changes.written(barrier.snapshot, parent, written)
+        self.changes.written(barrier.snapshot, parent, written, moved)
         self._note_timers(self.changes)
         return made
 
@@ -340,7 +341,8 @@ class KeyedState(TimedValues):
     def due(self, parent: str | None, *, listed: bool = True) -> tuple[list[Any] | pa.Array, bool]:
         """Do as `Packable.due`: to list all takes several times as long as to list the keys of values in memory."""
         self.note_flagged()
-        changes, values = self.changes, self.columns()
+        changes = self.changes
+        values = None if changes.due_slots(parent) else self.columns()
         with suppress(NotColumnar):
             of_column = None if values is None else changes.due_column(parent)
             if values is not None and changes.as_columns(full=of_column is None):
@@ -350,9 +352,9 @@ class KeyedState(TimedValues):
             return list(due), False
         return self._held() if listed else list(self._in_memory()), True
 
-    def on_disk(self) -> Iterator[SlotRows]:
+    def on_disk(self, slots: Iterable[int] | None = None) -> Iterator[SlotRows]:
         """Do as `Packable.on_disk`."""
-        return iter(()) if self.cold is None else self.cold.rows()
+        return iter(()) if self.cold is None else self.cold.rows(slots)
 
     def file(self, *, delta: bool) -> BlockFile | None:
         """Do as `Packable.file`."""
@@ -552,13 +554,19 @@ class KeyedState(TimedValues):
     def _note_timers(self, changes: Changes) -> None:
         self.timers.noted = self.clock_timers.noted = changes.noted
 
-    def _written(self, keys: list[Any], *, is_full: bool, remark: bytes) -> bytes | None:
-        """Return an artefact of ``keys``; None if it must be a full one (`Changes.names`)."""
+    def _written(self, keys: list[Any], moved: Mapping[int, bool], *, is_full: bool, remark: bytes) -> bytes | None:
+        """Return an artefact of ``keys`` and of ``moved`` slots, as of `Changes.due_slots`; None if it must be a full
+        one (`Changes.names`).
+        """
         rows = self.rows_of(keys, is_full=is_full, is_first=is_full)
         if rows is None:
             return None
         names, forms, entries = rows
-        return artefact(by_slot(self.changes.slots_of(names), forms, entries), delta=not is_full, note=remark)
+        dealt = by_slot(self.changes.slots_of(names), forms, entries)
+        if moved and not self.changes.as_columns(full=False):
+            return None
+        dealt |= laid_over(self.on_disk(moved), dealt) if moved else {}
+        return artefact(dealt, delta=not is_full, note=remark, replaced={slot for slot in moved if moved[slot]})
 
     def rows_of(self, keys: list[Any], *, is_full: bool, is_first: bool) -> NamedRows | None:
         """Return ``keys`` as the chain names them, their stored forms and entries; None: it does not (`Changes.names`).

@@ -186,9 +186,6 @@ _OF_KEY: Final = 100
 _OF_CHANGED: Final = 130
 """About so many bytes a changed key takes until it is in a snapshot, if it has gone to disk by then."""
 
-_CHANGED_MOST: Final = 1 << 21
-"""So many moved keys at least may be noted as changed; with more the next snapshot writes all, without decoding."""
-
 
 class StepMemory:
     """The states of one step that are in memory, of which `put_away` puts some among those on disk, ``cold``."""
@@ -267,10 +264,12 @@ class StepMemory:
             self._put_back(held)
 
     def _put_back(self, held: Held) -> None:
-        watch = self._watch()
+        watch, state = self._watch(), self._state
         if watch is not None:
             watch.brought.update(held.keys)
-        self._state.put_back(held)
+        if state.tracked and (watch is not None or state.changes.has_slots):
+            state.note(held.keys)
+        state.put_back(held)
 
     def seen_by(self, watch: InMemory) -> None:
         """Let ``watch`` have the keys that come into memory from now on."""
@@ -292,8 +291,8 @@ class StepMemory:
         state, stored = self._state, self.cold.take_stored(slot, bytes_max) if len(self.cold) else None
         if not stored:
             return 0, b""
-        if state.is_tracked:
-            self._note_moved(self.cold.keys_of(stored))
+        if state.tracked:
+            state.changes.note_slot(slot, len(stored), left=True)
         return len(stored), state.codec.encode_in_flight(stored, step=self.step)
 
     def acquire_stored(self, states: bytes) -> None:
@@ -304,14 +303,10 @@ class StepMemory:
         self._state.interrogate(AnyInMemory(set(keys)), held)
         for key in held:
             raise InternalError(f"step {self.step!r}: state of key {shown(key)} was acquired, but is already here")
-        self._note_moved(keys)
+        if self._state.tracked:
+            for slot, moved in self.cold.slots_in(stored).items():
+                self._state.changes.note_slot(slot, moved, left=False)
         self.cold.put_stored(stored)
-
-    def _note_moved(self, keys: Sequence[Any]) -> None:
-        state = self._state
-        if state.tracked and state.changes.count > max(_CHANGED_MOST, self._all_steps.limit // (2 * _OF_CHANGED)):
-            state.changes.forget()
-        state.note(keys)
 
     def put_away(self, size: int) -> int:
         """Put states of about ``size`` bytes on disk, and return how many bytes they had."""

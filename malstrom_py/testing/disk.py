@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from malstrom_py.state.disk import Written
 
@@ -27,10 +28,9 @@ class MemoryDisk:
         for key in dropped:
             self._stored.pop(key, None)
 
-    def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        return iter(
-            sorted(entry for entry in self._stored.items() if entry[0].startswith(prefix) and entry[0] >= first)
-        )
+    def scan(self, *prefixes: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        there = sorted(entry for entry in self._stored.items() if entry[0] >= first)
+        return chain.from_iterable([entry for entry in there if entry[0].startswith(prefix)] for prefix in prefixes)
 
     def close(self) -> None:
         self._stored.clear()

@@ -257,7 +257,7 @@ def packed_on(right: Callable[..., Any]) -> Callable[..., Any]:
     def finish(ahead: Any) -> Any:
         parent = right(ahead)
         ahead._has_passed = False
-        later = PackedPart(True, lambda: ahead_of_barrier._delta_of(ahead._later))
+        later = PackedPart(True, lambda: ahead_of_barrier._delta_of(ahead._later, ahead._replaced))
         ahead._parts = [*ahead.parts, later]
         return parent
 

@@ -128,8 +128,8 @@ def test_s2_state_on_disk_is_packed_some_keys_at_a_time_and_not_looked_up() -> N
             assert not keys, "a key is looked up"
             return []
 
-        def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-            return map(self._seen, super().scan(prefix, first))
+        def scan(self, *prefixes: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+            return map(self._seen, super().scan(*prefixes, first=first))
 
         def _seen(self, entry: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
             read.append(entry[0])

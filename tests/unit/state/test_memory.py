@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-import malstrom_py.state.memory as memory_module
 from malstrom_py.codec import Codec
-from malstrom_py.data.messages import AnyInMemory, InMemory
+from malstrom_py.data.messages import AbsBarrier, AnyInMemory, InMemory
 from malstrom_py.errors import CodecError, InternalError, PlanError
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.operators.stateful_op import Assigned
 from malstrom_py.rescale.keys.key_hash import encode_key
+from malstrom_py.state.artefact import entries_in
 from malstrom_py.state.join_panes import JoinPanes
 from malstrom_py.state.keyed_state import KeyedState
 from malstrom_py.state.many_values import Defaulting
 from malstrom_py.state.memory import State, StateMemory, StepMemory, footprint
-from malstrom_py.testing import OperatorTester
+from malstrom_py.testing import CapturingPersistenceBackend, OperatorTester
 from malstrom_py.testing.disk import MemoryDisk
 
 
@@ -259,22 +259,22 @@ def test_a_move_finds_the_keys_in_memory_and_takes_those_on_disk_by_their_slot()
     assert taker.values_of([max(on_disk)]) == [["state of", max(on_disk)]]
 
 
-@pytest.mark.parametrize(("most", "is_full"), [(50, False), (5, True)])
-def test_after_moves_of_too_many_keys_the_next_snapshot_writes_all(
-    most: int, is_full: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory_module, "_CHANGED_MOST", most)
+def test_what_moves_in_stored_form_is_noted_by_slot() -> None:
     (giver, _), (taker, _) = kept(0), kept(0)
     for state in (giver, taker):
         state.track(lambda keys: [key % 8 for key in keys])
     added(giver, range(40))
-    for state in (giver, taker):
-        state.round_begun("s1")
+    chains = {state: [state.artefact(AbsBarrier("s1", CapturingPersistenceBackend()))] for state in (giver, taker)}
     for slot in range(4):
         on_disk_of(taker).acquire_stored(on_disk_of(giver).collect_stored(slot, 1 << 20)[1])
-    moved = {key for key in range(40) if key % 8 < 4}
-    for state in (giver, taker):
-        assert state.changes.due("s1") == (None if is_full else moved)
+    assert (giver.changes.due("s1"), giver.changes.kept, giver.changes.count) == (set(), 0, 20)
+    taker.bring([1, 2])
+    assert taker.changes.due("s1") == {1, 2}, "what is not on disk is noted"
+    for state, left in ((giver, range(4, 8)), (taker, range(4))):
+        chains[state].append(state.artefact(AbsBarrier("s2", CapturingPersistenceBackend(), "s1")))
+        assert len(chains[state][1]) < len(chains[giver][0]) / 1.5
+        found = {entry.key for entry in entries_in(chains[state], Codec())}
+        assert found == {key for key in range(40) if key % 8 in left}
 
 
 def test_state_that_is_acquired_onto_other_state_is_our_bug() -> None:
@@ -290,8 +290,8 @@ def test_the_keys_of_a_slot_are_taken_from_disk_without_a_look_at_the_others() -
     looked = list[bytes]()
 
     class Watched(MemoryDisk):
-        def scan(self, prefix: bytes, first: bytes = b"") -> Any:
-            for entry in super().scan(prefix, first):
+        def scan(self, *prefixes: bytes, first: bytes = b"") -> Any:
+            for entry in super().scan(*prefixes, first=first):
                 looked.append(entry[0])
                 yield entry
 

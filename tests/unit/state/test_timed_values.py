@@ -28,9 +28,9 @@ class ScannedDisk(MemoryDisk):
         super().__init__()
         self.scans = self.passed = 0
 
-    def scan(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, *prefixes: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         self.scans += 1
-        for entry in super().scan(prefix, first):
+        for entry in super().scan(*prefixes, first=first):
             self.passed += 1
             yield entry
 
