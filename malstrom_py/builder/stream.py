@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from malstrom_py.builder.grouped import GroupedStream
     from malstrom_py.builder.job import Job
     from malstrom_py.builder.keyed_stream import KeyedStreamBuilder
 
@@ -349,6 +350,26 @@ class StreamBuilder(Generic[K, V_co]):
         ref = self._add("generate_epochs", name, factory, None, ports=ports, traits=traits, **options)
         streams = self._at(ref, 0, traits), self._at(ref, 1, replace(traits, epochs=False))
         return stream_tuple("generate_epochs", streams, ("on_time", "late"))  # type: ignore[no-any-return]
+
+    def group_by(self, *columns: str, name: str | None = None) -> GroupedStream:
+        """Group records by ``columns``, as a DataFrame does: ``.agg(…)``, or ``.window(…)`` first, adds the steps.
+
+        Their names begin with ``name``, by default ``by-<columns>``.
+        """
+        from malstrom_py.builder.grouped import GroupedStream
+
+        return GroupedStream(self, columns, name)
+
+    def with_watermark(self, column: str, delay: str | timedelta) -> Self:
+        """Time records by ``column``, and return those that are on time, at most ``delay`` older than the newest.
+
+        It is `assign_timestamps` and the first stream of `generate_epochs`, as steps ``<column>-time`` and
+        ``<column>-watermark``.
+        """
+        from malstrom_py.builder.grouped import with_watermark
+
+        timed: Self = with_watermark(self, column, delay)
+        return timed
 
     def sink(self, name: str, sink: Sink, *, renamed_from: str | None = None) -> None:
         """Write the stream to ``sink``. For a `PartitionedSink` the stream is first distributed by partition."""

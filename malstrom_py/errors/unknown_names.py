@@ -51,7 +51,7 @@ STREAM: Final = {
     ),
     **_all("lookup lookupjoin joinlookup asyncmap mapasync asyncwait", ".enrich(…) on a keyed stream", "enrich.md"),
     **_all("foldfinal reducefinal countfinal maxfinal minfinal", _FINALS, "operators/stateful.md#final"),
-    **_all("groupby groupbykey partitionby keyon rekey", ".key_by('name', key)", "operators/keyed.md#key_by"),
+    **_all("groupbykey partitionby keyon rekey", ".key_by('name', key)", "operators/keyed.md#key_by"),
     **_all(
         "keyrm unkey dropkeys",
         "values never contain the key",
@@ -73,7 +73,7 @@ STREAM: Final = {
     **_all("scan accumulate", ".stateful_map(…) or .fold(…)", "operators/stateful.md#stateful_map"),
     **_all("deduplicate dedup dropduplicates", ".distinct('name') of a keyed stream", "operators/stateful.md#distinct"),
     **_all("assigntimestampsandwatermarks assignwatermarks settimestamp withwatermarks", _TIMES, "event-time.md"),
-    **_all("withwatermark watermark", _TIMES, "event-time.md"),
+    **_all("watermark", _TIMES, "event-time.md"),
     **_all("sideoutput getsideoutput", ".stateful_op(…, sides=[…])", "operators/stateful.md#stateful_op"),
     **_all("rebalance shuffle repartition broadcast setparallelism", _SIZE, "running.md#more-workers-or-fewer"),
     **_all("uid name", _NAMES, "concepts.md#jobs-steps-and-streams"),
@@ -187,7 +187,7 @@ Table = dict[str, tuple[str, str]]
 def answer(table: Table, name: str) -> str:
     """Return the answer of ``table`` to ``name``, in any spelling, as the end of a message; "" if it has none.
 
-    >>> answer(STREAM, "groupBy")
+    >>> answer(STREAM, "keyOn")
     ": here it is .key_by('name', key), see docs/operators/keyed.md#key_by"
     """
     found = None if name.startswith("_") else table.get(_plain(name))

@@ -16,8 +16,8 @@ PAGES = {page.stem: page.read_text() for page in sorted((ROOT / "docs" / "operat
 
 NAMES = (ROOT / "docs" / "api.md").read_text()
 
-ELSEWHERE = {"sink", "key_distribute"}
-"""``sink`` ends a stream and has the page of sinks; ``key_distribute`` is another name of ``key_by``."""
+ELSEWHERE = {"sink", "key_distribute", "group_by", "with_watermark"}
+"""``sink`` has the page of sinks, ``key_distribute`` is ``key_by``, and the others are on the page of Spark."""
 
 STEPS = [
     name

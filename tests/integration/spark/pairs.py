@@ -9,15 +9,47 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 SALES: Final[list[dict[str, Any]]] = [
-    {"id": id, "shop": shop, "item": item, "price": price, "n": n, "note": note, "tags": tags, "time": time}
-    for id, shop, item, price, n, note, tags, time in [
-        (1, "north", " Lamp", 20.5, 2, "new", ["light", "home"], datetime(2024, 2, 28, 23, 59, 5, tzinfo=UTC)),
-        (2, "south", "Chair", -9.25, 1, None, ["home"], datetime(2024, 2, 28, 23, 59, 50, tzinfo=UTC)),
-        (3, "north", "Chair", 30.75, 4, "old-new", [], datetime(2024, 2, 29, 0, 0, 10, tzinfo=UTC)),
-        (4, "north", "desk 7", 100.0, 1, None, ["work", "home"], datetime(2024, 2, 29, 0, 5, 0, tzinfo=UTC)),
-        (5, "south", "Chair", 30.75, 3, "old", ["home"], datetime(2024, 3, 1, 12, 30, 0, tzinfo=UTC)),
+    {"id": id, "shop": shop, "item": item, "price": price, "n": n, "note": note, "tags": tags, "time": time, "doc": doc}
+    for id, shop, item, price, n, note, tags, time, doc in [
+        (
+            1,
+            "north",
+            " Lamp",
+            20.5,
+            2,
+            "new",
+            ["light", "home"],
+            datetime(2024, 2, 28, 23, 59, 5, tzinfo=UTC),
+            '{"color": "red", "size": 3}',
+        ),
+        (
+            2,
+            "south",
+            "Chair",
+            -9.25,
+            1,
+            None,
+            ["home"],
+            datetime(2024, 2, 28, 23, 59, 50, tzinfo=UTC),
+            '{"color": "blue"}',
+        ),
+        (3, "north", "Chair", 30.75, 4, "old-new", [], datetime(2024, 2, 29, 0, 0, 10, tzinfo=UTC), '{"size": 5}'),
+        (4, "north", "desk 7", 100.0, 1, None, ["work", "home"], datetime(2024, 2, 29, 0, 5, 0, tzinfo=UTC), None),
+        (
+            5,
+            "south",
+            "Chair",
+            30.75,
+            3,
+            "old",
+            ["home"],
+            datetime(2024, 3, 1, 12, 30, 0, tzinfo=UTC),
+            '{"color": "red", "size": 1}',
+        ),
     ]
 ]
+
+STOCK: Final = {"Chair": 4, "desk 7": 0}
 
 FRAMES: Final = [
     ('df.select("shop", "price")', 'stream.select("s", "shop", "price")'),
@@ -60,10 +92,46 @@ FRAMES: Final = [
         ]
     ),
     (
-        'df.groupBy("shop").count().where("count > 2")',
+        'df.groupBy("shop").agg(F.max_by("item", "price").alias("x"))',
         (
-            'stream.key_by("k", "shop").aggregate("a", count=agg.count()).final().map_with_key("m", "shop")'
-            '.filter("f", pl.col("count") > 2)'
+            'stream.key_by("k", "shop").reduce("r", lambda best, row: row if row["price"] > best["price"] else best)'
+            '.final().select("s", "shop", x="item")'
+        ),
+    ),
+    (
+        'df.groupBy("shop").agg(F.collect_list("item").alias("x"))',
+        (
+            'stream.key_by("k", "shop").fold("c", lambda items, row: [*items, row["item"]], default=list).final()'
+            '.map_with_key("m", lambda shop, items: {"shop": shop, "x": items})'
+        ),
+    ),
+    (
+        'df.groupBy("shop").agg(F.sort_array(F.collect_set("item")).alias("x"))',
+        (
+            'stream.key_by("k", "shop").fold("c", lambda items, row: items | {row["item"]}, default=set).final()'
+            '.map_with_key("m", lambda shop, items: {"shop": shop, "x": sorted(items)})'
+        ),
+    ),
+    (
+        'df.groupBy("shop").count().where("count > 2")',
+        'stream.group_by("shop").agg(count=agg.count()).final().filter("f", pl.col("count") > 2)',
+    ),
+    (
+        'df.groupBy("shop", "item").agg(F.count("*").alias("n"), F.sum("price").alias("x"))',
+        'stream.group_by("shop", "item").agg(n=agg.count(), x=agg.sum("price")).final()',
+    ),
+    (
+        'df.groupBy("note").agg(F.count("note").alias("n"), F.count("*").alias("all"))',
+        'stream.group_by("note").agg(n=agg.count("note", skip_nulls=True), all=agg.count()).final()',
+    ),
+    (
+        (
+            'df.withWatermark("time", "1 minute").groupBy("shop", F.window("time", "1 minute", "10 seconds"))'
+            '.agg(F.sum("price").alias("x")).select("shop", "window.start", "x")'
+        ),
+        (
+            'stream.with_watermark("time", "1 minute").group_by("shop").window("1 minute", "10 seconds")'
+            '.agg(x=agg.sum("price")).select("s", "shop", "x", start="window_start")'
         ),
     ),
     (
@@ -74,23 +142,56 @@ FRAMES: Final = [
         ),
     ),
     (
+        'df.groupBy("shop", F.session_window("time", "2 minutes")).count().select("shop", "session_window", "count")',
         (
-            'df.groupBy("shop", F.window("time", "1 minute", "30 seconds")).count()'
-            '.select("shop", "window.start", "count")'
-        ),
-        (
-            'timed.key_by("k", "shop").window("w", windows.sliding(timedelta(minutes=1), timedelta(seconds=30)))'
-            '.aggregate(count=agg.count()).flat("f").select("s", "shop", "count", start="window_start")'
+            'timed.group_by("shop").session_window("2 minutes").agg(count=agg.count())'
+            '.select("s", "shop", "count", session_window=pl.struct(start="window_start", end="window_end"))'
         ),
     ),
     (
+        'df.withColumn("x", F.sum("n").over(Window.partitionBy("shop").orderBy("id")))',
         (
-            'df.groupBy("shop", F.session_window("time", "2 minutes")).count()'
-            '.select("shop", "session_window.start", "count")'
+            'stream.key_by("k", "shop").stateful_map("w", lambda shop, row, total: '
+            '({**row, "x": total + row["n"]}, total + row["n"]), default=int)'
+        ),
+    ),
+    (
+        'df.withColumn("x", F.row_number().over(Window.partitionBy("shop").orderBy("id")))',
+        (
+            'stream.key_by("k", "shop").stateful_map("w", lambda shop, row, n: ({**row, "x": n + 1}, n + 1), '
+            "default=int)"
+        ),
+    ),
+    (
+        'df.withColumn("x", F.lag("price").over(Window.partitionBy("shop").orderBy("id")))',
+        'stream.key_by("k", "shop").stateful_map("w", lambda shop, row, last: ({**row, "x": last}, row["price"]))',
+    ),
+    (
+        (
+            'df.withColumn("x", F.row_number().over(Window.partitionBy("shop").orderBy(F.desc("price"))))'
+            '.where("x <= 2").select("id")'
+        ),
+        'stream.key_by("k", "shop").top_n("t", 2, by="price").final().flatten("f").select("s", "id")',
+    ),
+    (
+        'df.join(F.broadcast(stock), "item").select("id", "left")',
+        (
+            'stream.filter("f", lambda row: row["item"] in STOCK)'
+            '.map("m", lambda row: {"id": row["id"], "left": STOCK[row["item"]]})'
+        ),
+    ),
+    (
+        'df.join(F.broadcast(stock), "item", "left").select("id", "left")',
+        'stream.map("m", lambda row: {"id": row["id"], "left": STOCK.get(row["item"])})',
+    ),
+    (
+        (
+            'df.alias("a").join(df.alias("b"), F.expr("a.shop = b.shop AND b.time BETWEEN a.time AND '
+            'a.time + INTERVAL 2 MINUTES")).select("a.id", F.col("b.id").alias("next"))'
         ),
         (
-            'timed.key_by("k", "shop").window("w", windows.session(timedelta(minutes=2))).aggregate(count=agg.count())'
-            '.flat("f").select("s", "shop", "count", start="window_start")'
+            'timed.key_by("a", "shop").join_interval("j", timed.key_by("b", "shop"), lower=timedelta(0), '
+            'upper=timedelta(minutes=2)).map("m", lambda pair: {"id": pair.left["id"], "next": pair.right["id"]})'
         ),
     ),
 ]
@@ -138,6 +239,12 @@ COLUMNS: Final = [
     ('F.sort_array("tags")', 'pl.col("tags").list.sort()'),
     ('F.get("tags", F.lit(0))', 'pl.col("tags").list.get(0, null_on_oob=True)'),
     ('F.struct("shop", "n")', 'pl.struct("shop", "n")'),
+    ('F.get_json_object("doc", "$.color")', 'pl.col("doc").str.json_path_match("$.color")'),
+    (
+        'F.from_json("doc", "color string, size long")',
+        'pl.col("doc").str.json_decode(pl.Struct({"color": pl.String, "size": pl.Int64}))',
+    ),
+    ('F.to_json(F.struct("shop", "n"))', 'pl.struct("shop", "n").struct.json_encode()'),
     ('F.to_date("time")', 'pl.col("time").dt.date()'),
     ('F.year("time")', 'pl.col("time").dt.year()'),
     ('F.month("time")', 'pl.col("time").dt.month().cast(pl.Int32)'),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -12,8 +13,8 @@ import pyarrow.compute as pc
 import pytest
 
 import malstrom_py as mp
-from malstrom_py import agg, sources, windows
-from tests.integration.spark.pairs import COLUMNS, FRAMES, SALES, tables
+from malstrom_py import agg, sinks, sources, windows
+from tests.integration.spark.pairs import COLUMNS, FRAMES, SALES, STOCK, tables
 from tests.tree import ROOT
 
 SHOUT: Any = lambda text: text.upper() + "!"  # noqa: E731 - without annotations, which Spark would warn of
@@ -33,7 +34,10 @@ def sales(spark: Any) -> Iterator[Any]:
     """`SALES` as a DataFrame, in a session of UTC."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    schema = "id long, shop string, item string, price double, n long, note string, tags array<string>, time timestamp"
+    schema = (
+        "id long, shop string, item string, price double, n long, note string, tags array<string>, time timestamp, "
+        "doc string"
+    )
     yield spark.createDataFrame([tuple(sale.values()) for sale in SALES], schema).coalesce(1)
     spark.conf.set("spark.sql.session.timeZone", before)
 
@@ -49,8 +53,9 @@ def plain(value: Any) -> Any:
     return round(value, 9) if isinstance(value, float) else value
 
 
-def in_any_order(rows: list[Any]) -> list[Any]:
-    return sorted(map(plain, rows), key=repr)
+def in_any_order(rows: list[Any]) -> list[str]:
+    """The rows as text: 1 is not 1.0."""
+    return sorted(repr(plain(row)) for row in rows)
 
 
 def here(text: str) -> list[Any]:
@@ -60,14 +65,17 @@ def here(text: str) -> list[Any]:
         "epochs", mp.limit_out_of_orderness(timedelta(minutes=1))
     )
     names = {"stream": stream, "timed": timed, "pl": pl, "agg": agg, "windows": windows, "timedelta": timedelta}
-    return mp.collect(eval(text, {**names, "shout": SHOUT, "doubled": doubled}))
+    return mp.collect(eval(text, {**names, "shout": SHOUT, "doubled": doubled, "STOCK": STOCK}))
 
 
 def there(text: str, df: Any) -> list[Any]:
     """The rows of a DataFrame."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    rows: list[Any] = eval(text, {"df": df, "F": F, "shout": SHOUT, "each_doubled": each_doubled}).toArrow().to_pylist()
+    stock = df.sparkSession.createDataFrame(list(STOCK.items()), "item string, left long")
+    names = {"df": df, "F": F, "Window": Window, "stock": stock, "shout": SHOUT, "each_doubled": each_doubled}
+    rows: list[Any] = eval(text, names).toArrow().to_pylist()
     return rows
 
 
@@ -90,6 +98,29 @@ def test_each_column_function_has_its_pair(sales: Any) -> None:
 def typed(value: Any) -> tuple[type, Any]:
     """A value with its type: 1 is not 1.0."""
     return type(value), value
+
+
+@pytest.mark.only_classic
+def test_a_function_of_foreach_batch_gets_the_same_rows(sales: Any, spark: Any, tmp_path: Path) -> None:
+    sales.write.parquet(str(tmp_path / "sales"))
+
+    def rows_with(run: Callable[[Callable[[Any, Any], None]], object]) -> list[str]:
+        got: list[Any] = []
+        run(lambda rows, _: got.extend(rows.toArrow().to_pylist()))
+        return in_any_order(got)
+
+    def of_spark(fn: Callable[[Any, Any], None]) -> None:
+        stream = spark.readStream.schema(sales.schema).parquet(str(tmp_path / "sales"))
+        query = stream.writeStream.foreachBatch(fn).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    def of_a_job(fn: Callable[[Any, Any], None]) -> None:
+        job = mp.Job("batches")
+        stream = job.source("sales", sources.Spark(path=tmp_path / "sales", session=spark))
+        stream.sink("out", sinks.Spark(foreach_snapshot=fn, session=spark, schema=sales.schema))
+        mp.run(job, progress=False)
+
+    assert rows_with(of_spark) == rows_with(of_a_job) != []
 
 
 def test_the_page_has_these_tables() -> None:

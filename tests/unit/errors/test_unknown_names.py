@@ -66,8 +66,9 @@ def test_a_name_of_the_table_is_none_of_ours(of: str) -> None:
     [
         ("tumbling_window", "here it is .key_by(…), then .window('name', windows.tumbling(…))"),
         ("cogroup", "here it is .key_by(…) on both streams, then left.join('name', right,"),
-        ("group_by", "here it is .key_by('name', key), see docs/operators/keyed.md#key_by"),
-        ("groupBy", "here it is .key_by('name', key), see docs/operators/keyed.md#key_by"),
+        ("partition_by", "here it is .key_by('name', key), see docs/operators/keyed.md#key_by"),
+        ("groupBy", "here it is .group_by(…)"),
+        ("withWatermark", "here it is .with_watermark(…)"),
         ("print", "here it is .inspect('name', print), or .sink('name', sinks.Stdout()) at the end"),
         ("to_topic", "a stream ends by .sink('name', sink)"),
         ("fold_window", "here it is .key_by(…), then .window("),
