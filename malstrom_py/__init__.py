@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from malstrom_py.snapshot.checkpointer import Checkpointer
     from malstrom_py.snapshot.snapshots import Snapshots
     from malstrom_py.state.memory import State
+    from malstrom_py.testing.why import CapturedRecord, Why, why
     from malstrom_py.worker_context import PerWorker, per_worker
     from malstrom_py.workers.control.state_changes import StateChanges
     from malstrom_py.workers.control.step_state import StepState
@@ -144,6 +145,7 @@ else:
             "malstrom_py.snapshot.checkpointer": "Checkpointer",
             "malstrom_py.snapshot.snapshots": "Snapshots",
             "malstrom_py.state.memory": "State",
+            "malstrom_py.testing.why": "CapturedRecord Why why",
             "malstrom_py.worker_context": "PerWorker per_worker",
             "malstrom_py.workers.engine.flow_limits": "Batching",
             "malstrom_py.workers.monitoring.dashboard": "Dashboard",
@@ -173,6 +175,7 @@ __all__ = [
     "Autoscale",
     "Batching",
     "Cache",
+    "CapturedRecord",
     "Checkpointer",
     "CodecError",
     "Collect",
@@ -241,6 +244,7 @@ __all__ = [
     "SuspendMarker",
     "Tap",
     "TapRecord",
+    "Why",
     "__version__",
     "agg",
     "collect",
@@ -253,5 +257,6 @@ __all__ = [
     "run",
     "sinks",
     "sources",
+    "why",
     "windows",
 ]

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "tap": ("tapping", "Show records that a step of a running job emits, as they pass."),
     "snapshots": ("snapshots", "List, show, verify and prune snapshots."),
     "replay": ("replaying", "Print the records of a recording as lines of JSON: the key, the time and the value."),
+    "why": ("whys", "Print the captured input records that led to one output row of a job."),
     "capture": ("captures", "Check and show what capture_into recorded."),
 }
 """Name -> the module that has the command, and the line on it in the help."""

@@ -65,7 +65,7 @@ class WindowJoin(StatefulOperator):
     def __init__(self, context: StepContext, *, how: How, size: int, step: int, origin: int = 0) -> None:
         super().__init__(context)
         self._how: How = how
-        self._size, self._step, self._origin = size, step, origin
+        self.size, self._step, self._origin = size, step, origin
         self.watch = self._unmatched = Unmatched(context)
         self._panes = JoinPanes(gcd(size, step), origin, weakly(self.tracks))
         self.state.values = self._panes
@@ -101,7 +101,7 @@ class WindowJoin(StatefulOperator):
         before, reached = self._reached, epoch.time
         self._reached = max(before, reached)
         self._close(self._panes, before, reached, out)
-        make = partial(JoinPanes, gcd(self._size, self._step), self._origin)
+        make = partial(JoinPanes, gcd(self.size, self._step), self._origin)
         for piece in self.state.bring_due_apart(reached, make):
             self._close(piece, before, reached, out)
         out.forward(epoch)
@@ -109,12 +109,12 @@ class WindowJoin(StatefulOperator):
     def _due_at(self, key: Any, state: Any) -> int:
         """Return the last moment of the first window of a key that is not closed."""
         start = min(state)
-        first = start if self._size == self._step else self._first_open(start, self._reached)
-        return min(first + self._size - 1, MAX_EPOCH)
+        first = start if self.size == self._step else self._first_open(start, self._reached)
+        return min(first + self.size - 1, MAX_EPOCH)
 
     def _close(self, panes: JoinPanes, before: int, reached: int, out: Outlet) -> None:
         """Send the pairs of all windows that end after ``before``, until ``reached``, and drop their state."""
-        size, step, starts, at = self._size, self._step, panes.starts(), 0
+        size, step, starts, at = self.size, self._step, panes.starts(), 0
         sizes = list(map(panes.columns.get, starts, repeat(0)))
         last = MAX_EPOCH if reached == MAX_EPOCH else reached - size + 1
         together, rows = list[int](), 0  # windows of columns: many small batches cost more
@@ -141,8 +141,8 @@ class WindowJoin(StatefulOperator):
     def _first_open(self, pane: int, before: int) -> int:
         """Return the start of the first window with ``pane`` that ends after ``before``."""
         last = pane - (pane - self._origin) % self._step
-        starts = range(last, pane - self._size, -self._step)
-        return next(start for start in reversed(starts) if start + self._size - 1 > before)
+        starts = range(last, pane - self.size, -self._step)
+        return next(start for start in reversed(starts) if start + self.size - 1 > before)
 
     def _close_rows(self, panes: JoinPanes, start: int, inside: Sequence[int], out: Outlet) -> None:
         """Close a window that has panes of rows; all of its panes become rows."""
@@ -150,7 +150,7 @@ class WindowJoin(StatefulOperator):
         lefts, rights = (_merged([pane[side] for pane in there]) for side in (0, 1))
         keys, pairs, alone = _rows_joined(lefts, rights, self._how)
         count_pairs(self._unmatched, self._how, len(pairs), alone)
-        time = min(start + self._size, MAX_EPOCH) - 1
+        time = min(start + self.size, MAX_EPOCH) - 1
         out.send(Batch(pairs, keys=keys, timestamps=[time] * len(pairs)))
         for pane in inside:
             if pane < start + self._step:
@@ -163,15 +163,15 @@ class WindowJoin(StatefulOperator):
         import pyarrow as pa
 
         last = windows[-1]
-        left, right = panes.close(windows[0], last + self._size, last + self._step)
+        left, right = panes.close(windows[0], last + self.size, last + self._step)
         if left is None and right is None:
             return
-        if self._size > self._step:  # a window has several panes, and a row is in several windows
-            left, right = (block and _by_window(block, np.array(windows), self._size) for block in (left, right))
+        if self.size > self._step:  # a window has several panes, and a row is in several windows
+            left, right = (block and _by_window(block, np.array(windows), self.size) for block in (left, right))
         columns, keys, starts, alone = joined((left, right), [kept.kind for kept in panes.sides], self._how)
         count_pairs(self._unmatched, self._how, columns.num_rows, alone)
         if columns.num_rows:
-            times = pa.array(np.minimum(starts, MAX_EPOCH - self._size) + (self._size - 1))
+            times = pa.array(np.minimum(starts, MAX_EPOCH - self.size) + (self.size - 1))
             out.send(ColumnBatch(columns, key_column=keys, time_column=times, form=form_of(Pair)))
 
 

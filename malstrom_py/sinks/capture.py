@@ -50,17 +50,17 @@ class Capture(BaseTransactionalSink):
     takes_columns = True
 
     def __init__(self, target: object, header: Header, types: TypeTable, *, replace: bool) -> None:
-        self._place = place_of(target)
+        self.place = place_of(target)
         self._header = header
         self._types = types
         self._replace = replace
 
     def __repr__(self) -> str:
-        return f"Capture({self._place!r})"
+        return f"Capture({self.place!r})"
 
     def open(self, worker: WorkerInfo) -> _CaptureWriter:
-        generation = generation_of(self._place, worker.step)
-        return _CaptureWriter(self._place, _header_of(self._header, worker, generation), Codec(self._types))
+        generation = generation_of(self.place, worker.step)
+        return _CaptureWriter(self.place, _header_of(self._header, worker, generation), Codec(self._types))
 
     def commit(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         named = [name for payload in payloads for name in msgspec.msgpack.decode(payload, type=list[str])]
@@ -70,15 +70,15 @@ class Capture(BaseTransactionalSink):
             writers = {f"{segment.generation}/{segment.stream}" for segment in segments} | {*named}
             writers -= {segment.name for segment in segments}
             made = Commit(sorted(writers), [segment.name for segment in segments], context.final)
-            write_commit(self._place, context.step, context.snapshot, made)
+            write_commit(self.place, context.step, context.snapshot, made)
         for segment in segments:
-            self._place.rename(segment.name, replace(segment, state=COMMITTED).name)
+            self.place.rename(segment.name, replace(segment, state=COMMITTED).name)
 
     def abort(self, context: CommitContext, payloads: Sequence[bytes]) -> None:
         """Keep the segments: they show what a job that fails has seen. The next start deletes them."""
 
     def recover(self, context: CommitContext, committed: Sequence[SnapshotId]) -> None:
-        begin(self._place, context.job, context.step, committed, replace=self._replace)
+        begin(self.place, context.job, context.step, committed, replace=self._replace)
 
 
 class StreamCapture(BaseTransactionalSink):

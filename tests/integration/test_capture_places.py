@@ -38,7 +38,7 @@ def test_a_job_is_captured_and_replayed_with_snapshots_and_rescales(place: Any, 
         """It was faster."""
     handle.wait(timeout_s=60)
     assert capture.check(place) == []
-    assert sorted(rows_of(place)) == sorted(ROWS)
+    assert sorted(rows_of(place)) == sorted(rows_of(place, follow=True)) == sorted(ROWS)
     assert {segment.rpartition(".")[2] for segment in place.names()} == {"begun", "capture", "commit"}
 
 

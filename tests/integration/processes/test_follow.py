@@ -1,4 +1,4 @@
-"""A job on worker processes is recorded, rescaled and killed, while another job follows, and is rescaled too."""
+"""A job on worker processes is recorded, rescaled and killed, while another job follows; its results are explained."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ def test_a_follower_has_each_record_once_of_a_job_that_is_rescaled_and_killed(ti
     job = mp.Job("recorded")
     keyed = job.source("in", sources.Generator(numbers, parts=2)).key_by("key", lambda n: n % 7)
     keyed.capture_into("seen", tmp_path / "seen")
+    totals = sinks.Memory()
+    keyed.sum("total").sink("totals", totals)
     captured = mp.Processes(2, snapshots=mp.Snapshots(tmp_path / "kept", interval_s=0.2)).start(job)
     until(lambda: any(tmp_path.glob("seen/*.commit")))
 
@@ -47,3 +49,8 @@ def test_a_follower_has_each_record_once_of_a_job_that_is_rescaled_and_killed(ti
         for part in (0, 1):
             assert (mine := [n for n in rows if n % 2 == part]) == sorted(mine)
     assert capture.check(tmp_path / "seen") == []
+    for key, sums in totals.by_key.items():
+        for number in (1, len(sums) // 2, len(sums)):
+            inputs = [record.value for record in mp.why(job, {"key": key, "value": sums[number - 1]}).inputs]
+            assert inputs == out.by_key[key][:number]
+            assert sum(inputs) == sums[number - 1]

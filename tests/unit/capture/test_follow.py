@@ -20,6 +20,7 @@ from malstrom_py.errors import CaptureError, PlanError
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.replay import ALL
+from malstrom_py.testing.contracts import check_source
 from tests.unit.capture.test_replay import EXPECTED, ROWS, by_part, captured, counted, expected_counts
 
 
@@ -189,6 +190,12 @@ def test_a_job_that_follows_is_rescaled_and_killed_and_has_the_same_results(seed
     assert counts.by_key == expected_counts()
     assert by_part(values.by_key) == by_part(EXPECTED)
     assert result.late == 0
+
+
+def test_a_source_that_follows_keeps_the_contract_of_sources() -> None:
+    kept = capture.InMemory()
+    mp.run(captured(kept), 3, progress=False, batch=mp.Batching(rows_max=10))
+    check_source(sources.Replay(kept, follow=True))
 
 
 def test_streams_and_times_are_chosen_as_in_a_recording_that_is_whole() -> None:

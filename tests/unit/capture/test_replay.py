@@ -119,10 +119,10 @@ def nothing_is_deleted(right: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _all_of(sink: Any) -> list[str]:
-    for name in sink._place.names():
+    for name in sink.place.names():
         if name.endswith(".open"):
-            sink._place.rename(name, name.replace(".open", ".capture"))
-    return [name.rpartition("closed-")[2] for name in sink._place.names() if "closed-" in name]
+            sink.place.rename(name, name.replace(".open", ".capture"))
+    return [name.rpartition("closed-")[2] for name in sink.place.names() if "closed-" in name]
 
 
 def eras_are_mixed(right: Callable[..., Any]) -> Callable[..., Any]:
