@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sinks.output_record import JobOutput
-from malstrom_py.spark.output_files import FileSplit, OutputFiles, batches_of, check_readable, output_of, step_of
+from malstrom_py.spark.output_files import OutputFiles, batches_of_all, check_readable, output_of, step_of
 from malstrom_py.spark.output_stream import OutputStreamReader
 from malstrom_py.spark.recording_source import RecordingQuery, asks_for_recording
 from malstrom_py.spark.snapshot_source import RowsReader, SnapshotQuery, asks_for_snapshots
@@ -114,17 +114,16 @@ class _OutputQuery:
 
 
 class _FilesReader(DataSourceReader):
-    """Reads one split of a file per task, as columns."""
+    """Reads splits of files, as columns."""
 
     def __init__(self, files: OutputFiles, schema: StructType) -> None:
         self._schema: pa.Schema = requested_schema(schema)
-        self._splits = files.splits()
-        if self._splits:
+        self._tasks = files.tasks()
+        if self._tasks:
             check_readable({field.name: field.type for field in files.schema()}, self._schema)
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(split) for split in self._splits] or [InputPartition(None)]
+        return [InputPartition(splits) for splits in self._tasks] or [InputPartition([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        split: FileSplit | None = partition.value
-        return iter(()) if split is None else batches_of(split, self._schema)
+        return batches_of_all(partition.value, self._schema)

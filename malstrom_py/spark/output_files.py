@@ -73,6 +73,9 @@ ASKED_BY: Final = 'format "malstrom"'
 _FORMATS: Final = ("csv", "json", "parquet")
 _SPLIT_BYTES: Final = 128 << 20
 _BATCH_ROWS: Final = 1 << 16
+_TASK_COST: Final = 32 << 20
+_FILE_COST: Final = _TASK_COST >> 6
+"""A task of Spark takes about 70 ms, and a small file a few: a task reads 32 MiB, or 63 files."""
 
 
 def _schema_of(paths: Sequence[Path], format: str) -> pa.Schema:
@@ -181,7 +184,7 @@ def _cast(path: Path, columns: Mapping[str, Any], rows: int, schema: pa.Schema) 
 
 @dataclass(frozen=True, slots=True)
 class FileSplit:
-    """The ``part`` of a file that one task reads."""
+    """A ``part`` of a file, which is one ``of_file`` parts."""
 
     root: Path
     file: str
@@ -189,6 +192,7 @@ class FileSplit:
     size: int
     mtime_ns: int
     part: Part
+    of_file: int
 
 
 def output_of(path: str, job: str | None) -> tuple[Path, JobOutput]:
@@ -251,13 +255,25 @@ class OutputFiles:
         inside = _schema_of([self._root / file for file in self._files], self._format)
         return pa.schema([*inside, *partition_schema(self._texts)])
 
+    def tasks(self) -> list[list[FileSplit]]:
+        """Return the splits that each of Spark's tasks reads: many small files are one task."""
+        tasks: list[list[FileSplit]] = []
+        cost = _TASK_COST
+        for split in self.splits():
+            cost += split.size // split.of_file + _FILE_COST
+            if cost > _TASK_COST:
+                tasks.append([])
+                cost = split.size // split.of_file + _FILE_COST
+            tasks[-1].append(split)
+        return tasks
+
     def splits(self) -> list[FileSplit]:
-        """Return the splits that Spark's tasks read."""
+        """Return all files, large ones in several splits."""
         splits = []
         for file in self._files:
             size, mtime_ns = _stat(self._root, file)
             parts = _source(self._format, [self._root / file]).list_parts()
-            splits += [FileSplit(self._root, file, self._format, size, mtime_ns, part) for part in parts]
+            splits += [FileSplit(self._root, file, self._format, size, mtime_ns, part, len(parts)) for part in parts]
         return splits
 
 
@@ -280,6 +296,12 @@ def batches_of(split: FileSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             columns = {field.name: _array(path, field.name, rows, field.type) for field in inside}
         columns |= {name: pa.repeat(value, len(rows)) for name, value in named.items()}
         yield _cast(path, columns, len(rows), schema)
+
+
+def batches_of_all(splits: Sequence[FileSplit], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read the rows of ``splits``, in their order, in the columns of ``schema``."""
+    for split in splits:
+        yield from batches_of(split, schema)
 
 
 def check_readable(files: Mapping[str, pa.DataType], asked: pa.Schema) -> None:

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from malstrom_py.errors import SourceError
 from malstrom_py.local_files import local_path
 from malstrom_py.sinks.output_record import StepOutput, jobs_in
-from malstrom_py.spark.output_files import ASKED_BY, OutputFiles, batches_of, check_readable, output_of, step_of
+from malstrom_py.spark.output_files import ASKED_BY, OutputFiles, batches_of_all, check_readable, output_of, step_of
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -29,6 +30,11 @@ except ImportError:  # before 4.2 a query with availableNow that repeats a batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_PATIENCE_S: Final = 10.0
+"""How long a named job or step is waited for where others are recorded: they may have committed before it."""
+
+_PAUSE_S: Final = 0.1
 
 Offset = dict[str, Any]
 """``job`` and ``step`` of an output, the number of its ``files``, and the ``digest`` of their names."""
@@ -98,21 +104,24 @@ class OutputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         # Lines of JSON may have other fields in each file, and the files after the first have its columns.
         if not start["files"] and new.format != "json":
             check_readable({field.name: field.type for field in files.schema()}, self._schema)
-        return [InputPartition(split) for split in files.splits()]
+        return [InputPartition(splits) for splits in files.tasks()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return batches_of(partition.value, self._schema)
+        return batches_of_all(partition.value, self._schema)
 
     def _recorded(self) -> _Recorded | None:
-        """Return what is recorded; None before the first commit."""
-        jobs = jobs_in(self._root)
-        if not jobs or (self._job is not None and self._job not in jobs):
-            return None
-        _, output = output_of(self._path, self._job)
-        if self._step is not None and self._step not in output.outputs and not output.final:
-            return None  # the steps of a job are recorded one after the other
-        step = self._step or next(iter(output.outputs))
-        return _Recorded(output.job, step, step_of(output, self._step))
+        """Return what is recorded; None before the first commit. `SourceError`: others are recorded, and not this."""
+        ends_s = time.monotonic() + _PATIENCE_S
+        while jobs := jobs_in(self._root):
+            is_over = time.monotonic() > ends_s
+            if is_over or self._job in {None, *jobs}:
+                _, output = output_of(self._path, self._job)
+                # The steps of a job are recorded one after the other.
+                if is_over or output.final or self._step in {None, *output.outputs}:
+                    step = self._step or next(iter(output.outputs))
+                    return _Recorded(output.job, step, step_of(output, self._step))
+            time.sleep(_PAUSE_S)
+        return None
 
     def _check(self, found: _Recorded | None, offset: Offset) -> None:
         if offset["files"] and (found is None or not found.fits(offset)):

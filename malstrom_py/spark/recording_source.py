@@ -22,10 +22,9 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.data.schema import recast
 from malstrom_py.errors import SourceError
-from malstrom_py.errors.text import instead_of
 from malstrom_py.snapshot.typed_columns import json_text
 from malstrom_py.spark.snapshot_source import STORE_OPTION
-from malstrom_py.spark.types import requested_schema, spark_schema
+from malstrom_py.spark.types import check_requested, requested_schema, spark_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,16 +153,7 @@ class _RecordingReader(DataSourceReader):
     """Reads one stream per task, in its order."""
 
     def __init__(self, recording: Recording, columns: list[Column], schema: StructType) -> None:
-        found = _schema_of(columns)
-        if unknown := [name for name in schema.names if name not in found.names]:
-            raise SourceError(f"the recording has no column {unknown[0]!r}{instead_of(unknown[0], found.names)}")
-        for requested in schema.fields:
-            kind = found[requested.name].dataType
-            if requested.dataType != kind:
-                raise SourceError(
-                    f"column {requested.name!r} of the recording is {kind.simpleString()}, and the schema has it as "
-                    f"{requested.dataType.simpleString()}: leave the schema out, and cast the column"
-                )
+        check_requested(schema, _schema_of(columns), "the recording")
         self._recording = recording
         self._columns = [column for name in schema.names for column in columns if column.name == name]
         self._schema = requested_schema(schema)

@@ -20,7 +20,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from malstrom_py.codec.job_codec import without_classes
 from malstrom_py.errors import SourceError
-from malstrom_py.errors.text import instead_of
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.snapshot import summary
 from malstrom_py.snapshot.checkpointer import StoreCheckpointer
@@ -29,7 +28,7 @@ from malstrom_py.snapshot.manifest import Artefact, Manifest
 from malstrom_py.snapshot.snapshots import OBJECT_STORES, Snapshots
 from malstrom_py.snapshot.typed_columns import JSON, add_kind, arrow_batch, arrow_schema, column_kind
 from malstrom_py.snapshot.verification import load_verified
-from malstrom_py.spark.types import spark_schema
+from malstrom_py.spark.types import check_requested, spark_schema
 from malstrom_py.state.artefact import entries_in
 
 if TYPE_CHECKING:
@@ -216,18 +215,7 @@ class _StateReader(DataSourceReader):
         self._chains = chains
         self._columns = columns
         self._names = schema.names
-        if unknown := [name for name in self._names if name not in columns.kinds]:
-            raise SourceError(
-                f"the state has no column {', '.join(unknown)}{instead_of(unknown[0], list(columns.kinds))}"
-            )
-        found = spark_schema(arrow_schema(columns.kinds))
-        for requested in schema.fields:
-            kind = found[requested.name].dataType
-            if requested.dataType != kind:
-                raise SourceError(
-                    f"column {requested.name!r} of the state is {kind.simpleString()}, and the schema has it as "
-                    f"{requested.dataType.simpleString()}: leave the schema out, and cast the column"
-                )
+        check_requested(schema, spark_schema(arrow_schema(columns.kinds)), "the state")
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(chain) for chain in self._chains] or [InputPartition(None)]

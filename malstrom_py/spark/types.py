@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import ColumnKind, inside, kind_of, plain_type, type_of
 from malstrom_py.errors import SourceError
+from malstrom_py.errors.text import instead_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +62,19 @@ def requested_schema(schema: StructType) -> pa.Schema:
 
     pairs = zip(arrow_schema(schema), schema.fields, strict=True)
     return pa.schema([field.with_nullable(requested.nullable) for field, requested in pairs])
+
+
+def check_requested(schema: StructType, found: StructType, what: str) -> None:
+    """Raise `SourceError` unless the columns of a requested ``schema`` are ``found`` in ``what``, in the same types."""
+    if unknown := [name for name in schema.names if name not in found.names]:
+        raise SourceError(f"{what} has no column {', '.join(map(repr, unknown))}{instead_of(unknown[0], found.names)}")
+    for requested in schema.fields:
+        kind = found[requested.name].dataType
+        if requested.dataType != kind:
+            raise SourceError(
+                f"column {requested.name!r} of {what} is {kind.simpleString()}, and the schema has it as "
+                f"{requested.dataType.simpleString()}: leave the schema out, and cast the column"
+            )
 
 
 def arrow_type(kind: Any, path: str, *, error: type[Exception] = SourceError) -> pa.DataType:

@@ -16,7 +16,7 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import SourceError
-from malstrom_py.spark.output_files import OutputFiles, batches_of, check_readable, output_of, step_of
+from malstrom_py.spark.output_files import OutputFiles, batches_of, batches_of_all, check_readable, output_of, step_of
 
 Format = Literal["csv", "json", "parquet"]
 
@@ -49,7 +49,7 @@ def opened(folder: Path, *, job: str | None = None, step: str | None = None) -> 
 
 def read(files: OutputFiles, schema: pa.Schema | None = None) -> list[dict[str, Any]]:
     schema = files.schema() if schema is None else schema
-    rows = [row for split in files.splits() for batch in batches_of(split, schema) for row in batch.to_pylist()]
+    rows = [row for task in files.tasks() for batch in batches_of_all(task, schema) for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: str(row.get("n")))
 
 
@@ -160,11 +160,23 @@ def test_a_file_is_read_in_splits_of_row_groups(tmp_path: Path, monkeypatch: pyt
     assert [row["n"] for row in read(files)] == list(range(9))
 
 
+def test_a_task_reads_many_small_files_in_their_order_or_a_large_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, [{"n": n, "at": n} for n in range(150)], partition_by=["at"])
+    files = opened(tmp_path)
+    assert [len(task) for task in files.tasks()] == [63, 63, 24]
+    assert [split for task in files.tasks() for split in task] == files.splits()
+    assert [row["at"] for row in read(files)] == sorted(range(150), key=str)
+    monkeypatch.setattr("malstrom_py.spark.output_files._TASK_COST", 1)
+    assert [len(task) for task in files.tasks()] == [1] * 150
+
+
 def test_a_file_that_is_missing_cut_off_or_changed_is_refused(tmp_path: Path) -> None:
     write(tmp_path, [{"n": 1}])
     [file] = tmp_path.glob("out-*.parquet")
     files = opened(tmp_path)
-    schema, [split] = files.schema(), files.splits()
+    schema, [[split]] = files.schema(), files.tasks()
     content = file.read_bytes()
     file.write_bytes(content[:-8])
     with pytest.raises(SourceError, match="has changed while it was read"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,8 +36,8 @@ def test_an_offset_is_how_many_files_are_recorded_and_their_digest(tmp_path: Pat
     commit(tmp_path, "s3", "c.json")
     last = stream.latestOffset(first)
     assert (last["files"], last["digest"] != first["digest"]) == (3, True)
-    assert [split.value.file for split in stream.partitions(begin, first)] == ["a.json", "b.json"]
-    assert [split.value.file for split in stream.partitions(first, last)] == ["c.json"]
+    assert [[split.file for split in task.value] for task in stream.partitions(begin, first)] == [["a.json", "b.json"]]
+    assert [[split.file for split in task.value] for task in stream.partitions(first, last)] == [["c.json"]]
     assert stream.partitions(last, last) == []
 
 
@@ -59,17 +60,39 @@ def test_an_offset_of_another_output_is_refused(change: dict[str, object], tmp_p
         stream.partitions(here, stream.initialOffset())
 
 
-def test_a_step_that_is_recorded_after_another_is_waited_for_until_the_job_has_ended(tmp_path: Path) -> None:
+def test_a_step_that_is_recorded_after_another_is_waited_for_until_the_job_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream = reader(tmp_path, "job", "out")
     commit(tmp_path, "s1", "a.json", step="before")
-    assert stream.latestOffset() == stream.initialOffset()
-    commit(tmp_path, "s1", "b.json")
+    monkeypatch.setattr(time, "sleep", lambda _: commit(tmp_path, "s1", "b.json"))
     assert stream.latestOffset()["files"] == 1
     with pytest.raises(SourceError, match="several steps of job 'job'"):
         reader(tmp_path).latestOffset()
     commit(tmp_path, "s2", final=True)
     with pytest.raises(SourceError, match="no step 'absent' of job 'job'"):
         reader(tmp_path, "job", "absent").latestOffset()
+
+
+@pytest.mark.parametrize(
+    ("job", "step", "said"),
+    [
+        ("job", "absent", "no step 'absent' of job 'job' has written here; the steps are 'out'"),
+        ("absent", None, "no output of a job 'absent' is recorded in .*; the recorded jobs are: job"),
+    ],
+)
+def test_a_name_that_is_not_recorded_beside_others_is_an_error(
+    job: str, step: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = reader(tmp_path, job, step)
+    assert stream.latestOffset() == stream.initialOffset(), "nothing is recorded yet"
+    commit(tmp_path, "s1", "a.json")
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda _: now.append(now.pop() + 3))
+    with pytest.raises(SourceError, match=said):
+        stream.latestOffset()
+    assert now[0] > 9
 
 
 def test_a_column_that_no_file_has_is_told_where_files_have_one_schema(tmp_path: Path) -> None:
