@@ -16,6 +16,7 @@ from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock, SystemClock
 from malstrom_py.errors import InternalError
 from malstrom_py.rescale.channels.channel import Grant
+from malstrom_py.rescale.moves.protocol import PackAhead
 from malstrom_py.snapshot.checkpointer import Checkpointer
 from malstrom_py.state.memory import State
 from malstrom_py.workers.coordinator.recovery import RunStart
@@ -221,8 +222,8 @@ class LocalWorkers:
         host = self._hosts.get(receiver)
         if host is not None:
             return host.worker.receive(message)  # type: ignore[arg-type]  # orders of `WorkerOrder` are sent by `send`
-        if isinstance(message, Grant):
-            return []  # the channel's sender has left and needs no credit
+        if isinstance(message, Grant | PackAhead):
+            return []  # who has left needs no credit, and packs nothing for a snapshot that was wanted just before (S2)
         raise InternalError(f"{type(message).__name__} is for worker {receiver}, which does not exist")
 
     def _await(self, waits_s: Iterable[float]) -> None:

@@ -53,6 +53,15 @@ def test_s6_a_crash_goes_back_to_the_last_snapshot(seed: int) -> None:
     assert out.by_key == WANTED
 
 
+@pytest.mark.parametrize("seed", [33, 86, 97])
+def test_s2_a_worker_that_leaves_just_after_a_snapshot_was_wanted_packs_nothing_for_it(seed: int) -> None:
+    job, out = mp.Job("leaving"), sinks.Memory()
+    job.source("in", sources.Memory(range(400), parts=3)).sink("out", out)
+    snapshots = mp.Snapshots(MemoryStore(), interval_s=0.01)
+    mp.Simulation(workers=2, seed=seed, rescales=2, crashes=0, snapshots=snapshots).run(job)
+    assert sorted(out.items) == list(range(400))
+
+
 def test_s6_what_is_read_again_is_what_came_behind_the_last_snapshot() -> None:
     reads: list[int] = []
 
