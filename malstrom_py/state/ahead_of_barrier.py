@@ -271,8 +271,9 @@ class AheadOfBarrier:
         if not self._begins(self._state.size if is_full else len(keys) + self._state.changes.moved, is_full):
             return
         if isinstance(keys, list):
-            on_disk = self._state.on_disk(None if is_full else moved)
-            yield from self._rows(keys, is_full, on_disk, {slot for slot, left in moved.items() if left})
+            there = [slot for slot, one in moved.items() if one.on_disk]
+            on_disk = self._state.on_disk(None if is_full else there)
+            yield from self._rows(keys, is_full, on_disk, {slot for slot, one in moved.items() if one.left})
         else:
             yield from self._columns(self._slices(keys), is_full)
 

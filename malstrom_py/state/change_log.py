@@ -5,17 +5,17 @@ committed, so its keys count as changed until a later barrier names it as parent
 too many keys changed, all state is written in full, and until then no keys are tracked. A key has the same bytes all
 along a chain, even if equal keys have different types (1 and True), because chains are merged by these bytes.
 
-What moves in its stored form is noted by slot: a delta takes what is on disk of such a slot. If keys have left, it
-replaces the slot. So of a noted slot each key that has changed, or if keys have left each key with state, is on disk or
-noted: who brings keys of noted slots into memory notes them.
+What moves in its stored form is noted by slot: a delta takes what is on disk of such a slot, unless all of it has left.
+If keys have left, it replaces the slot. So of a noted slot each key that has changed, or if keys have left each key
+with state, is on disk or noted: who brings keys of noted slots into memory notes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import date, timedelta
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from malstrom_py.data.equality import has_offset_alone, hold_no_moments
@@ -29,6 +29,14 @@ SPARE: Final = 100_000
 
 _ALIKE: Final = frozenset({type(None), int, str, bytes, date, timedelta, UUID})
 """Types of keys whose equal values have the same stored form, if no other types are mixed in."""
+
+
+class MovedSlot(NamedTuple):
+    """A slot of which keys have moved in their stored form: whether some have ``left``, and some may be ``on_disk``."""
+
+    left: bool
+    on_disk: bool
+
 
 SlotsOf = Callable[[Sequence[Any]], Sequence[int]]
 
@@ -64,9 +72,8 @@ class Changes:
         self._unsure: set[Any] = set()
         self._columns: list[pa.Array] = []
         self._unsure_columns: list[pa.Array] = []
-        # Slot -> whether keys have left.
-        self._slots: dict[int, bool] = {}
-        self._unsure_slots: dict[int, bool] = {}
+        self._slots: dict[int, MovedSlot] = {}
+        self._unsure_slots: dict[int, MovedSlot] = {}
         self.moved = 0
         # Key -> the equal key that is written, once keys may be equal and have different stored forms.
         self._names: dict[Any, Any] | None = None
@@ -92,33 +99,40 @@ class Changes:
             self._columns.append(keys)
             self._limit(held)
 
-    def note_slot(self, slot: int, moved: int, *, left: bool) -> None:
+    def note_slot(self, slot: int, moved: int, *, left: bool, on_disk: bool = True) -> None:
         """Note that ``moved`` keys on disk have come with their ``slot``, or have ``left``.
 
         >>> changes = Changes(lambda keys: [0] * len(keys))
         >>> changes.written("s1", None, None)
-        >>> changes.note_slot(4, 10, left=True)
+        >>> changes.note_slot(4, 10, left=True, on_disk=False)
         >>> changes.note_slot(4, 2, left=False)
         >>> changes.due_slots("s1"), changes.count, changes.kept, changes.due_slots("s0")
-        ({4: True}, 12, 0, {})
+        ({4: MovedSlot(left=True, on_disk=True)}, 12, 0, {})
         """
         if self.noted is not None:
-            self._slots[slot] = left or self._slots.get(slot, False)
+            before = self._slots.get(slot)
+            self._slots[slot] = MovedSlot(left or (before is not None and before.left), on_disk)
             self.moved += moved
+
+    @property
+    def moved_slots(self) -> Collection[int]:
+        """The slots that have been noted since the last snapshot."""
+        return self._slots.keys()
 
     @property
     def has_slots(self) -> bool:
         """Whether keys that come into memory must be noted."""
         return bool(self._slots or self._unsure_slots)
 
-    def due_slots(self, parent: str | None) -> dict[int, bool]:
-        """Return the slots that moved since ``parent``, and whether keys have left; none if all state is written."""
+    def due_slots(self, parent: str | None) -> dict[int, MovedSlot]:
+        """Return the slots that moved since ``parent``; none if all state is written."""
         if self.noted is None or not self._continues(parent):
             return {}
-        if parent == self._last:
-            return self._slots
-        unsure = self._unsure_slots
-        return {slot: self._slots.get(slot, False) or unsure.get(slot, False) for slot in {**unsure, **self._slots}}
+        due = dict(self._slots)
+        for slot, before in self._unsure_slots.items() if parent != self._last else ():
+            now = due.get(slot, before)
+            due[slot] = MovedSlot(now.left or before.left, now.on_disk)
+        return due
 
     def _limit(self, held: Callable[[], int]) -> None:
         spare = SPARE - self._noted_here
@@ -164,7 +178,7 @@ class Changes:
         snapshot: str,
         parent: str | None,
         keys: set[Any] | pa.Array | None,
-        slots: dict[int, bool] | None = None,
+        slots: dict[int, MovedSlot] | None = None,
     ) -> None:
         """Note that the keys `due` and `due_slots` were written to ``snapshot``, which may or may not be committed."""
         self._base = None if keys is None else parent

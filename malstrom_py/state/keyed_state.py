@@ -43,7 +43,7 @@ from malstrom_py.state.artefact import (
     with_state,
     without,
 )
-from malstrom_py.state.change_log import Changes, SlotsOf, alike
+from malstrom_py.state.change_log import Changes, MovedSlot, SlotsOf, alike
 from malstrom_py.state.column_image import ColumnImage, states_of, storable
 from malstrom_py.state.entries import Times, encoded_entries, is_timed
 from malstrom_py.state.group_index import NotColumnar, keys_as_column, listed_keys
@@ -354,7 +354,7 @@ class KeyedState(TimedValues):
 
     def on_disk(self, slots: Iterable[int] | None = None) -> Iterator[SlotRows]:
         """Do as `Packable.on_disk`."""
-        return iter(()) if self.cold is None else self.cold.rows(slots)
+        return iter(()) if self.cold is None or slots == [] else self.cold.rows(slots)
 
     def file(self, *, delta: bool) -> BlockFile | None:
         """Do as `Packable.file`."""
@@ -554,7 +554,9 @@ class KeyedState(TimedValues):
     def _note_timers(self, changes: Changes) -> None:
         self.timers.noted = self.clock_timers.noted = changes.noted
 
-    def _written(self, keys: list[Any], moved: Mapping[int, bool], *, is_full: bool, remark: bytes) -> bytes | None:
+    def _written(
+        self, keys: list[Any], moved: Mapping[int, MovedSlot], *, is_full: bool, remark: bytes
+    ) -> bytes | None:
         """Return an artefact of ``keys`` and of ``moved`` slots, as of `Changes.due_slots`; None if it must be a full
         one (`Changes.names`).
         """
@@ -565,8 +567,9 @@ class KeyedState(TimedValues):
         dealt = by_slot(self.changes.slots_of(names), forms, entries)
         if moved and not self.changes.as_columns(full=False):
             return None
-        dealt |= laid_over(self.on_disk(moved), dealt) if moved else {}
-        return artefact(dealt, delta=not is_full, note=remark, replaced={slot for slot in moved if moved[slot]})
+        there, replaced = [slot for slot in moved if moved[slot].on_disk], {slot for slot in moved if moved[slot].left}
+        dealt |= laid_over(self.on_disk(there), dealt)
+        return artefact(dealt, delta=not is_full, note=remark, replaced=replaced)
 
     def rows_of(self, keys: list[Any], *, is_full: bool, is_first: bool) -> NamedRows | None:
         """Return ``keys`` as the chain names them, their stored forms and entries; None: it does not (`Changes.names`).

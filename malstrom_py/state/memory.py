@@ -289,10 +289,10 @@ class StepMemory:
         Returns how many; 0 if none is left there.
         """
         state, stored = self._state, self.cold.take_stored(slot, bytes_max) if len(self.cold) else None
+        if state.tracked and (stored or slot in state.changes.moved_slots):
+            state.changes.note_slot(slot, len(stored or ()), left=True, on_disk=bool(stored))
         if not stored:
             return 0, b""
-        if state.tracked:
-            state.changes.note_slot(slot, len(stored), left=True)
         return len(stored), state.codec.encode_in_flight(stored, step=self.step)
 
     def acquire_stored(self, states: bytes) -> None:

@@ -162,9 +162,11 @@ def test_s2_chains_are_exact_while_slots_move_forth_and_back(ttl: int | None) ->
 def test_a_wrong_move_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fault == "slots are not replaced":
         note = Changes.note_slot
-        monkeypatch.setattr(
-            Changes, "note_slot", lambda changes, slot, moved, *, left: note(changes, slot, moved, left=False)
-        )
+
+        def wrong(changes: Changes, slot: int, moved: int, *, left: bool, on_disk: bool = True) -> None:
+            note(changes, slot, moved, left=False, on_disk=on_disk)
+
+        monkeypatch.setattr(Changes, "note_slot", wrong)
     else:
         monkeypatch.setattr(Changes, "has_slots", False)
     with pytest.raises(AssertionError):
