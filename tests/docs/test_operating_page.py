@@ -33,20 +33,32 @@ KUBERNETES = "1.37"
 RAY_JOB = {
     "": {"apiVersion", "kind", "metadata", "spec"},
     "spec": {"entrypoint", "submissionMode", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "rayClusterSpec"},
-    "spec.rayClusterSpec": {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"},
+    "spec.rayClusterSpec": {
+        *("rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"),
+        *("enableInTreeAutoscaling", "autoscalerOptions"),
+    },
     "spec.rayClusterSpec.authOptions": {"mode"},
+    "spec.rayClusterSpec.autoscalerOptions": {"version", "idleTimeoutSeconds", "resources"},
     "spec.rayClusterSpec.headGroupSpec": {"rayStartParams", "template"},
     "worker group": {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"},
 }
-"""Fields of KubeRay's API 1.5 that the manifest uses, by where they are."""
+"""Fields of KubeRay's API 1.5 that the manifests use, by where they are."""
+
+MANIFESTS = ("kuberay.yaml", "kuberay-cluster.yaml")
 
 
-def manifest() -> Any:
-    return yaml.safe_load((DEPLOYMENT / "kuberay.yaml").read_text())
+def manifest(name: str = "kuberay.yaml") -> Any:
+    return yaml.safe_load((DEPLOYMENT / name).read_text())
 
 
-def pod_templates() -> dict[str, Any]:
-    cluster = manifest()["spec"]["rayClusterSpec"]
+def cluster_of(name: str) -> Any:
+    """The cluster that a manifest describes: that of a job, or itself."""
+    spec = manifest(name)["spec"]
+    return spec.get("rayClusterSpec", spec)
+
+
+def pod_templates(name: str = "kuberay.yaml") -> dict[str, Any]:
+    cluster = cluster_of(name)
     return {"head": cluster["headGroupSpec"]["template"], "workers": cluster["workerGroupSpecs"][0]["template"]}
 
 
@@ -96,7 +108,7 @@ def test_metrics_that_the_page_names_exist() -> None:
     assert named - exported == set()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", {*COMMANDS, *MANIFESTS})
 def test_the_page_links_to_the_file(name: str) -> None:
     assert f"(../examples/deployment/{name})" in PAGE
 
@@ -156,9 +168,10 @@ def test_the_image_is_made_as_the_page_says() -> None:
     assert int(one("EXPOSE")) == port
 
 
+@pytest.mark.parametrize("name", MANIFESTS)
 @pytest.mark.parametrize("group", ["head", "workers"])
-def test_the_pods_are_valid(group: str) -> None:
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": group}, "spec": pod_templates()[group]["spec"]}
+def test_the_pods_are_valid(group: str, name: str) -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": group}, "spec": pod_templates(name)[group]["spec"]}
     assert kubernetes_validate.validate(pod, KUBERNETES, strict=True) == KUBERNETES
     broken = {**pod, "spec": {**pod["spec"], "terminationGracePeriodSeconds": "long"}}
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -167,20 +180,35 @@ def test_the_pods_are_valid(group: str) -> None:
 
 def test_the_manifest_has_fields_of_kuberay() -> None:
     found = manifest()
-    cluster = found["spec"]["rayClusterSpec"]
-    (group,) = cluster["workerGroupSpecs"]
     assert (found["apiVersion"], found["kind"]) == ("ray.io/v1", "RayJob")
     assert set(found) == RAY_JOB[""]
     assert set(found["spec"]) <= RAY_JOB["spec"]
+    assert found["spec"]["submissionMode"] == "K8sJobMode"
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_cluster_has_fields_of_kuberay(name: str) -> None:
+    cluster = cluster_of(name)
+    (group,) = cluster["workerGroupSpecs"]
     assert set(cluster) <= RAY_JOB["spec.rayClusterSpec"]
     assert set(cluster["authOptions"]) <= RAY_JOB["spec.rayClusterSpec.authOptions"]
     assert set(cluster["headGroupSpec"]) <= RAY_JOB["spec.rayClusterSpec.headGroupSpec"]
     assert set(group) <= RAY_JOB["worker group"]
     assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
     assert cluster["authOptions"] == {"mode": "token"}
-    assert found["spec"]["submissionMode"] == "K8sJobMode"
     # KubeRay takes the parameters of `ray start` as text.
     assert all(type(value) is str for value in cluster["headGroupSpec"]["rayStartParams"].values())
+
+
+def test_the_cluster_grows_and_shrinks() -> None:
+    found, other = manifest("kuberay-cluster.yaml"), cluster_of("kuberay.yaml")
+    assert (found["apiVersion"], found["kind"]) == ("ray.io/v1", "RayCluster")
+    assert set(found) == RAY_JOB[""]
+    cluster, (group,) = found["spec"], found["spec"]["workerGroupSpecs"]
+    assert cluster["enableInTreeAutoscaling"] is True
+    assert set(cluster["autoscalerOptions"]) <= RAY_JOB["spec.rayClusterSpec.autoscalerOptions"]
+    assert group["minReplicas"] < group["maxReplicas"]
+    assert (cluster["rayVersion"], cluster["authOptions"]) == (other["rayVersion"], other["authOptions"])
 
 
 @pytest.mark.parametrize("group", ["head", "workers"])
