@@ -22,6 +22,7 @@ from malstrom_py.capture.recording import (
     commits_in,
     read_commit,
     segment_of,
+    segments_in,
 )
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
@@ -82,13 +83,22 @@ class GrowingMerge(Merge):
 
     def _grow(self) -> bool:
         """Read the next commit, if there is one: the streams that it has, and which of those before have ended."""
-        commits = commits_in(self._recording.place, self._recording.step)
+        place, step = self._recording.place, self._recording.step
+        # Listed before the commits: a commit is there before what it names is renamed.
+        captured = [] if self._commit else [one for one in segments_in(place, step) if one.state == COMMITTED]
+        commits = commits_in(place, step)
         if self._commit and self._commit not in commits:
             self._read(self._commit)  # says that it is gone
         following = next((snapshot for snapshot in commits if snapshot > self._commit), None)
-        if following is None:
+        commit = None if following is None else self._read(following)
+        named = () if commit is None else (int(name.partition("/")[0]) for name in commit.writers)
+        if captured and captured[0].generation < min(named, default=MAX_EPOCH):
+            raise CaptureError(
+                f"recording {step!r} at {place} was begun by a version that wrote no commits, and cannot be followed: "
+                f"replay it without follow=True, or start the captured job again with replace=True"
+            )
+        if commit is None:
             return False
-        commit = self._read(following)
         segments = self._segments_of(commit)
         known = {cursor.name: cursor for cursor in self._cursors}
         self._cursors = [known.get(name) or self._cursor(name) for name in filter(self._is_wanted, commit.writers)]

@@ -246,6 +246,21 @@ def test_a_replay_resumes_as_it_began() -> None:
         sources.Replay(kept, follow=True).build_part(Part(ALL), read.snapshot())
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_recording_that_an_earlier_version_began_is_not_followed_without_its_begin(resumed: bool) -> None:
+    kept = capture.InMemory()
+    mp.Simulation(workers=2, seed=1, crashes=1, snapshots=mp.Snapshots(MemoryStore(), interval_s=0.01)).run(
+        captured(kept)
+    )
+    generations = sorted({segment.generation for segment in segments_in(kept)})
+    assert len(generations) > 1
+    for name in [name for name in kept.names() if name.endswith(".commit")]:
+        if not resumed or f".g{generations[0]:06}." in kept.segments[name].decode():
+            kept.delete(name)
+    with pytest.raises(CaptureError, match="begun by a version that wrote no commits"):
+        sources.Replay(kept, follow=True).build_part(ALL, None).poll(10)
+
+
 def test_a_commit_that_was_damaged_is_named() -> None:
     kept = capture.InMemory()
     mp.run(captured(kept), progress=False)
