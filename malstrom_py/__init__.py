@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from malstrom_py.workers.ray.runtime import RayRuntime
     from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, SnapshotStatus
     from malstrom_py.workers.reports.result import RunResult, StepCounts
+    from malstrom_py.workers.reports.shadows import ShadowReport
     from malstrom_py.workers.runtime.in_process import InProcess, collect, run
     from malstrom_py.workers.runtime.job_handle import JobHandle
     from malstrom_py.workers.runtime.run_options import RunOptions
@@ -154,6 +155,7 @@ else:
             "malstrom_py.workers.control.state_changes": "StateChanges",
             "malstrom_py.workers.control.step_state": "StepState",
             "malstrom_py.workers.reports.job_status": "JobStatus ReloadReport RescaleReport SnapshotStatus",
+            "malstrom_py.workers.reports.shadows": "ShadowReport",
             "malstrom_py.workers.reports.result": "RunResult StepCounts",
             "malstrom_py.workers.runtime.in_process": "InProcess collect run",
             "malstrom_py.workers.runtime.job_handle": "JobHandle",
@@ -225,6 +227,7 @@ __all__ = [
     "RestoreFailed",
     "RunOptions",
     "RunResult",
+    "ShadowReport",
     "SimulatedResult",
     "Simulation",
     "SinkError",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from malstrom_py.builder.initial_state import InitialState
 from malstrom_py.builder.state_migration import Migration
@@ -39,6 +39,9 @@ def check_partitioner(partitioner: object, step: str) -> Any:
 
 
 SOURCE_REGION = "source"
+
+SHADOW: Final = ".shadow"
+"""The end of the name of a shadow, after that of its step. No step of a user has a dot in its name."""
 
 DEAD_LETTERS = "dead_letters"
 """The name of the port for records on which a step with ``on_error="dead-letter"`` failed."""
@@ -93,6 +96,8 @@ class Step:
 
     ``renamed_from`` and ``migration`` let it resume from a snapshot of an earlier version of the step; ``initial`` is
     the initial state of its keys. ``silent_after_s``: of a source, how long without records is an event.
+    ``shadow_of``: the step beside which this one runs new code, whose output is compared and not sent. ``promotes``:
+    this step has the code of its shadow, and takes over its state. ``types``: of a shadow, whose classes are others.
     """
 
     name: str
@@ -107,6 +112,9 @@ class Step:
     migration: Migration | None = None
     initial: InitialState | None = None
     silent_after_s: float | None = None
+    shadow_of: str | None = None
+    promotes: bool = False
+    types: TypeTable | None = None
 
     @property
     def dead_letter_port(self) -> int | None:

@@ -38,7 +38,8 @@ from malstrom_py.workers.monitoring.sentences import sentence
 from malstrom_py.workers.monitoring.watched_job import page_of
 from malstrom_py.workers.ray.discovery import running_nearby
 from malstrom_py.workers.reports.event_log import read_timed_events
-from malstrom_py.workers.reports.job_status import WORKERS_MAX
+from malstrom_py.workers.reports.job_status import WORKERS_MAX, ReloadReport
+from malstrom_py.workers.reports.shadows import ShadowReport
 
 _AGAIN_S: Final = 0.1
 """The interval at which a stop is retried while a savepoint is in progress, in seconds."""
@@ -67,7 +68,12 @@ _EXAMPLES: Final = {
         "malstrom query climate 'select count(*) from means' --fresh --json",
     ),
     "events": ("malstrom events shop", "malstrom events shop --follow --json"),
-    "reload": ("malstrom reload shop totals", "malstrom reload shop totals --probation 10 --json"),
+    "reload": (
+        "malstrom reload shop totals",
+        "malstrom reload shop totals --shadow",
+        "malstrom reload shop totals --differences --json",
+        "malstrom reload shop totals --promote --probation 10",
+    ),
     "set": ("malstrom set shop threshold 12", "malstrom set shop greeting '\"hello\"' --json"),
     "stop": ("malstrom stop shop", "malstrom stop shop --drain --timeout 600", "malstrom stop shop --json"),
 }
@@ -278,6 +284,10 @@ def reload(
     probation_s: Annotated[
         float, typer.Option("--probation", min=0, help="How long the new code is on trial, in seconds.")
     ] = 2.0,
+    shadow: Annotated[bool, typer.Option("--shadow", help="Run the new code beside the old, and compare.")] = False,
+    differences: Annotated[bool, typer.Option("--differences", help="Show what was compared so far.")] = False,
+    promote: Annotated[bool, typer.Option("--promote", help="Replace the code by that of the shadow.")] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="End the shadow.")] = False,
     timeout_s: TimeoutOption = 120.0,
     as_json: JsonOption = False,
     address: AddressOption = None,
@@ -287,9 +297,23 @@ def reload(
     The job imports the module of the step again, makes a snapshot, and continues from it with the new code. If that
     cannot be imported, or fails on trial, the job continues from the snapshot with the code before; the exit code is
     then 1.
+
+    With --shadow the new code is compared with the old: it gets the same input, and sends nothing. --differences shows
+    in what its output differs, --promote makes it the code of the step, and --drop ends it.
     """
     with reporting_errors(traceback=False):
-        report = _attached(job, address).reload(step, probation_s=probation_s, timeout_s=timeout_s)
+        if shadow + differences + promote + drop > 1:
+            raise WrongCommand("--shadow, --differences, --promote and --drop exclude each other")
+        handle = _attached(job, address)
+        report: ReloadReport | ShadowReport
+        if differences:
+            report = handle.shadow(step)
+        elif promote:
+            report = handle.promote(step, probation_s=probation_s, timeout_s=timeout_s)
+        elif drop:
+            report = handle.drop(step, timeout_s=timeout_s)
+        else:
+            report = handle.reload(step, shadow=shadow, probation_s=probation_s, timeout_s=timeout_s)
         print_json({"job": job, **asdict(report)}) if as_json else print_out(f"job {job}: {report}")
 
 

@@ -30,6 +30,7 @@ from malstrom_py.workers.reports.commands import (
     RescaleCommand,
     Result,
     SetCommand,
+    ShadowCommand,
     SnapshotCommand,
     StateCommand,
     StatusCommand,
@@ -41,6 +42,7 @@ from malstrom_py.workers.reports.event_log import EventPage
 from malstrom_py.workers.reports.job_state import JobState, StateShape
 from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.reports.shadows import ShadowReport
 from malstrom_py.workers.reports.taps import TapPage
 
 PROTOCOL: Final = 2
@@ -128,6 +130,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
     metrics: JobMetrics | None = None
     state: _State | None = None
     tap: TapPage | None = None
+    shadow: ShadowReport | None = None
     error: _Error | None = None
 
     def result(self, command: Command, job: str) -> Result:
@@ -138,6 +141,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
             "reload": self.reload,
             "metrics": self.metrics,
             "tap": self.tap,
+            "shadow": self.shadow,
         }.get(command.operation)
         match command:
             case _ if self.error is not None:
@@ -150,9 +154,9 @@ class Reply(msgspec.Struct, omit_defaults=True):
                 return None
             case EventsCommand() if self.events is not None:
                 return self.events.page()
-            case StatusCommand() | WaitCommand() | ReloadCommand() | MetricsCommand() | TapCommand() if (
-                found is not None
-            ):
+            case (
+                StatusCommand() | WaitCommand() | ReloadCommand() | MetricsCommand() | TapCommand() | ShadowCommand()
+            ) if found is not None:
                 return found
             case StateCommand() if (state := self.state) is not None:
                 return JobState(state.job, state.shapes, state.uri, state.keeper)
@@ -164,6 +168,7 @@ _FIELD_OF: Final[Mapping[type, str]] = {
     RunResult: "run",
     ReloadReport: "reload",
     TapPage: "tap",
+    ShadowReport: "shadow",
 }
 """The field of a `Reply` for a result that is sent unchanged."""
 
@@ -205,7 +210,7 @@ def encode_answer(answer: Result | MalstromError) -> bytes:
         case JobStatus():
             # A path in an error may have characters that are not unicode.
             reply = Reply(status=replace(answer, error=None if answer.error is None else _unicode(answer.error)))
-        case RescaleReport() | RunResult() | ReloadReport() | TapPage():
+        case RescaleReport() | RunResult() | ReloadReport() | TapPage() | ShadowReport():
             unchanged: Any = {_FIELD_OF[type(answer)]: answer}
             reply = Reply(**unchanged)
         case JobMetrics():

@@ -34,6 +34,7 @@ from malstrom_py.workers.coordinator.autoscaler import Autoscaler
 from malstrom_py.workers.coordinator.changes import ChangeCommand, ChangeDue
 from malstrom_py.workers.coordinator.commanded_workers import CommandedWorkers
 from malstrom_py.workers.coordinator.metering import RateHistory
+from malstrom_py.workers.coordinator.shadow_counts import ShadowCounts
 from malstrom_py.workers.coordinator.taps import Taps
 from malstrom_py.workers.reports.commands import (
     AutoscaleCommand,
@@ -44,6 +45,7 @@ from malstrom_py.workers.reports.commands import (
     RescaleCommand,
     Result,
     SetCommand,
+    ShadowCommand,
     SnapshotCommand,
     StateCommand,
     StatusCommand,
@@ -57,6 +59,7 @@ from malstrom_py.workers.reports.job_status import (
     JobOutcome,
     JobStatus,
     Moving,
+    ReloadAction,
     ReloadReport,
     RescaleReport,
     SnapshotStatus,
@@ -152,7 +155,7 @@ class CommandQueue:
         self.is_watched = watched
         self._accepted = accepted
         self.wake = threading.Event()
-        self.prepare: Callable[[str, Mapping[str, str]], Any] | None = None
+        self.prepare: Callable[[str, Mapping[str, str], ReloadAction], Any] | None = None
         """Imports the module of a step again from its texts, and returns what the next run is to use."""
         self.ended: Future[JobOutcome] = _future()
         self.state = StateAnswers(self.ended)
@@ -160,6 +163,7 @@ class CommandQueue:
         self.autoscaler = Autoscaler(job, self.events)
         self.rates = RateHistory()
         self.taps = Taps(job)
+        self.shadows = ShadowCounts(job)
         self.pending = False
         self._lock = threading.RLock()
         self._clock = SystemClock()
@@ -226,8 +230,8 @@ class CommandQueue:
                 return self.rates.put_into_answer(self._look(JobMetrics, self.known_metrics), command.since)
             case AutoscaleCommand():
                 return self._autoscale(command)
-            case TapCommand():
-                return self._tap(command)
+            case TapCommand() | ShadowCommand():
+                return self._seen(command)
 
     def unanswered(self, command: Command, done: Future[Any]) -> Result:
         """Return what a client gets whose ``command`` is not ``done`` in time, or raise `OperationInProgress`."""
@@ -392,7 +396,7 @@ class CommandQueue:
         if isinstance(command, SetCommand) and coordinator.snapshotting is not None:
             prepared = coordinator.snapshotting.set_parameter(command.name, command.value)
         elif isinstance(command, ReloadCommand) and self.prepare is not None:
-            prepared = self.prepare(command.step, command.texts)
+            prepared = self.prepare(command.step, command.texts, command.action)
         if prepared is None or coordinator.snapshots is None:
             raise SnapshotError(
                 f"job {self.name!r} runs without snapshots, and a change of code or of a parameter continues from one: "
@@ -482,8 +486,10 @@ class CommandQueue:
         self.autoscaler.set(command.options)
         return _future(None)
 
-    def _tap(self, command: TapCommand) -> Future[Any]:
-        """Begin or renew a tap. Once the job has ended none begins, and those there are end."""
+    def _seen(self, command: TapCommand | ShadowCommand) -> Future[Any]:
+        """Report on a shadow, or begin or renew a tap. Once the job has ended none begins, and those there are end."""
+        if isinstance(command, ShadowCommand):
+            return _future(self.shadows.report(command.step))
         if self.ended.done() and not command.log:
             raise self.ended.result().refusal(command.what)
         page = self.taps.next_page(command, self._clock.monotonic_s())

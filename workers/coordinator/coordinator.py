@@ -58,7 +58,7 @@ from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.job_events import JobEvents
 from malstrom_py.workers.reports.job_status import Moving, SnapshotStatus, check_size
 from malstrom_py.workers.reports.result import RunResult, StepCounts, merged_counts
-from malstrom_py.workers.reports.taps import Tapped, TapStep
+from malstrom_py.workers.reports.taps import SeenOfStep, TapStep
 from malstrom_py.workers.transport.messages import (
     Connected,
     Content,
@@ -131,7 +131,7 @@ class Coordinator(Generic[G]):
         self.events = JobEvents(plan, log or EventLog(), lambda event: self._send_all(group.workers, Notify(event)))
         self.commit = commits or SinkCommits(plan.job, build_sinks(plan, clock), clock.now_s())
         self.metering = Metering(plan, clock, self.events.emit)
-        self.tapped: Callable[[Tapped], None] = lambda _: None  # what workers have sampled of a step
+        self.tapped: Callable[[SeenOfStep], None] = lambda _: None  # what workers have seen of a step
         self.snapshotting: SnapshotCoordinator | None = None
         self._plan = plan
         self._clock = clock
@@ -284,7 +284,7 @@ class Coordinator(Generic[G]):
                     self.events.noticed(content.event)
                 case PartsEnded():
                     self.events.parts_ended(content.source, content.parts)
-                case Tapped():
+                case _ if isinstance(content, SeenOfStep):
                     self.tapped(content)
 
     def _joined(self, event: Connected | RescaleCalledOff) -> None:

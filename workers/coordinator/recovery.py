@@ -33,6 +33,7 @@ from malstrom_py.snapshot.verification import faults_of, stored
 from malstrom_py.sources.base import Part
 from malstrom_py.state.artefact_parts import all_or_none
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
+from malstrom_py.workers.coordinator.step_names import former_steps, is_let_go
 from malstrom_py.workers.engine.graph_builder import PartAssignment, build_sources
 from malstrom_py.workers.engine.worker import Worker
 from malstrom_py.workers.reports.job_status import SnapshotStatus
@@ -211,7 +212,7 @@ def fitted(
     Raises:
         SnapshotError: the snapshot does not fit the changed job; the message lists all misfits.
     """
-    former = _former(manifest.plan.steps, plan)
+    former = former_steps(plan, manifest.plan.steps)
     left = _left_behind(manifest, plan, former, sinks_committed=sinks_committed)
     wrong = [*_misfits(manifest, plan, former)]
     if left and not allow_dropped_state:
@@ -257,12 +258,6 @@ def _image(step: Step) -> StepImage:
 def _is_stateful(step: Step) -> bool:
     """Return whether a step keeps state for each key, or for each part of a sink."""
     return step.kind in KEYED_METHODS or (isinstance(step.factory, partial) and step.factory.func is WriteParts)
-
-
-def _former(steps: Mapping[str, StepImage], plan: Plan) -> dict[str, str]:
-    """Return step of ``plan`` -> its step in the snapshot: the step of the same name, else of ``renamed_from``."""
-    names = {step.name: step.name if step.name in steps else step.renamed_from for step in plan.steps}
-    return {name: former for name, former in names.items() if former is not None and former in steps}
 
 
 def _misfits(manifest: Manifest, plan: Plan, former: Mapping[str, str]) -> Iterator[str]:
@@ -322,7 +317,7 @@ def _left_behind(manifest: Manifest, plan: Plan, former: Mapping[str, str], *, s
             gone, kept = heir is None or heir.kind != "sink", "sink, its uncommitted output"
         else:
             continue
-        if gone:
+        if gone and not is_let_go(name, plan, manifest.plan.steps):
             left[name] = kept if heir is None else f"{kept}; now {_a(heir.kind)}"
     return left
 
@@ -334,8 +329,8 @@ def _fit(
     chains: dict[str, dict[int, Sequence[Artefact]]] = {}
     now_called = {was: name for name, was in taken.items()}
     for (operator, worker), chain in manifest.chains().items():
-        if operator in now_called:
-            chains.setdefault(now_called[operator], {})[worker] = chain
+        for name in (name for name, was in taken.items() if was == operator):  # a step and its shadow
+            chains.setdefault(name, {})[worker] = chain
     return RestorePoint(
         manifest,
         former=taken,

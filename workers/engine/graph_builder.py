@@ -109,13 +109,23 @@ def build_graph(
     ``checks``: whether every step is checked (test mode). ``state``: how much state is kept in memory.
     """
     operators = _operators(plan, member, codec, clock, checks=checks)
+    shadows = {step.name for step in plan.steps if step.shadow_of is not None}
     memory = None if state is None else _kept_within(state, operators.values())
     specs, nodes, entries, exchanges = _nodes_of(plan, member, operators, batching=batching, codec=codec, clock=clock)
     if checks:
-        specs = [replace(spec, operator=spec.operator and CheckedStep(spec.operator, codec)) for spec in specs]
+        specs = [
+            replace(spec, operator=CheckedStep(spec.operator, codec))
+            if spec.operator and spec.name not in shadows
+            else spec
+            for spec in specs
+        ]
     executor = Executor(specs, measured=True)
     regions = plan.regions
     messages: list[Outgoing] = []
+    if shadows:
+        from malstrom_py.workers.engine.shadowing import attach_shadows  # few jobs have one
+
+        attach_shadows(plan, member.worker, operators, nodes, executor, clock, messages)
     turn = TimeShare(sum(bool(region.entries) + len(region.sources) for region in regions))
     keyed = {region.name: _keyed(plan, region, nodes, exchanges) for region in regions}
     names = {node: name for name, node in nodes.items()}
@@ -384,7 +394,7 @@ def _context(
         dead_letter_port=step.dead_letter_port,
         timed=step.traits.unit is not None,
         keyed=step.traits.keyed or step.traits.local,
-        codec=codec,
+        codec=codec if step.types is None else Codec(step.types),
         check_keys=partial(check_keys, step=step.name),
         clock=clock,
         warned=set() if member is None else member.warned,

@@ -74,8 +74,8 @@ from malstrom_py.workers.transport.messages import COORDINATOR, Incoming, Outgoi
 
 
 def counts_of(plan: Plan, graph: WorkerGraph) -> dict[str, StepCounts]:
-    """Return the counts of each step of ``plan``."""
-    return {step.name: _counts(step, graph) for step in plan.steps}
+    """Return the counts of each step of ``plan``, without those of shadows: they are not of the job."""
+    return {step.name: _counts(step, graph) for step in plan.steps if step.shadow_of is None}
 
 
 def _counts(step: Step, graph: WorkerGraph) -> StepCounts:

@@ -11,8 +11,9 @@ from malstrom_py.rescale.autoscaling import Autoscale
 from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.workers.reports.event_log import EventPage
 from malstrom_py.workers.reports.job_state import JobState
-from malstrom_py.workers.reports.job_status import WORKERS_MAX, JobStatus, ReloadReport, RescaleReport
+from malstrom_py.workers.reports.job_status import WORKERS_MAX, JobStatus, ReloadAction, ReloadReport, RescaleReport
 from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.reports.shadows import ShadowReport
 from malstrom_py.workers.reports.taps import TapPage
 
 TIMEOUT_S_MAX: Final = 1e8
@@ -117,15 +118,17 @@ class MetricsCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     what = "asked for its metrics"
 
 
-class ReloadCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="reload"):
+class ReloadCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="reload"):
     """Import the module of ``step`` again, and give it back if the job fails within ``probation_s``. ``texts``: the
     content of its files, by path, where the job cannot read them. The result follows when that time is over.
+    ``action``: what the new code is for, or what the code of the shadow of ``step`` becomes.
     """
 
     step: Annotated[str, msgspec.Meta(max_length=64)]
     probation_s: Seconds
     timeout_s: Seconds
     texts: dict[str, str] = {}
+    action: ReloadAction = "reload"
 
     operation = "reload"
 
@@ -133,6 +136,16 @@ class ReloadCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     def what(self) -> str:
         """The command as a participle, for errors."""
         return f"given new code for step {self.step!r}"
+
+
+class ShadowCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="shadow"):
+    """Return what the comparison of ``step`` with its shadow has found so far."""
+
+    step: Annotated[str, msgspec.Meta(max_length=64)]
+    timeout_s: Seconds
+
+    operation = "shadow"
+    what = "asked for its shadow"
 
 
 class StateCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="state"):
@@ -199,6 +212,7 @@ Command = (
     | AutoscaleCommand
     | StateCommand
     | TapCommand
+    | ShadowCommand
 )
 
 Result = (
@@ -211,6 +225,7 @@ Result = (
     | EventPage
     | JobState
     | TapPage
+    | ShadowReport
     | None
 )
 """The result of a command. None: it was executed and has no result."""

@@ -91,13 +91,17 @@ class RescaleReport:
     bytes_ahead: int = 0
 
 
+ReloadAction = Literal["reload", "shadow", "promote", "drop"]
+"""What becomes of new code: it replaces that of a step, runs beside it, replaces it from there, or is dropped."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReloadReport:
     """A reload that has been confirmed.
 
     ``step``: the requested one. ``modules``: which were imported again; all steps of the job with functions of them
     have the new code. ``snapshot``: the cut at which the code changed, on every worker. ``pause_s``: for how long no
-    worker processed records after that snapshot, in seconds.
+    worker processed records after that snapshot, in seconds. ``action``: what was asked for.
 
     >>> print(ReloadReport("total", ("shop",), "20261122T042242123456Z-1a2b3c4d", 0.05))
     step total has the new code of shop since snapshot 20261122T042242123456Z-1a2b3c4d, after a pause of 0.05 s
@@ -107,12 +111,12 @@ class ReloadReport:
     modules: tuple[str, ...]
     snapshot: str
     pause_s: float
+    action: ReloadAction = "reload"
 
     def __str__(self) -> str:
-        return (
-            f"step {self.step} has the new code of {', '.join(self.modules)} since snapshot {self.snapshot}, after a "
-            f"pause of {self.pause_s:.2f} s"
-        )
+        code = f"the new code of {', '.join(self.modules)}"
+        done = {"shadow": f"has {code} as its shadow", "drop": "has no shadow"}.get(self.action, f"has {code}")
+        return f"step {self.step} {done} since snapshot {self.snapshot}, after a pause of {self.pause_s:.2f} s"
 
 
 @dataclass(frozen=True, slots=True)

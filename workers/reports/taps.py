@@ -7,6 +7,8 @@ from typing import Final
 
 import msgspec
 
+from malstrom_py.workers.reports.shadows import Compared
+
 LEASE_S: Final = 5.0
 """How long a tap lives after the last request."""
 
@@ -70,3 +72,7 @@ class TappedStep:
 
     keyed: bool
     unit: str | None
+
+
+SeenOfStep = Tapped | Compared
+"""What workers have seen of the records of a step, for those who look at it."""

@@ -26,6 +26,8 @@ from malstrom_py.builder.plan import Plan, Step
 from malstrom_py.builder.state_migration import Migration, migration_of
 from malstrom_py.errors import MalstromError, PlanError, ReloadError
 from malstrom_py.errors.text import LIBRARIES, PACKAGE_FOLDERS, describe_error, text_of
+from malstrom_py.workers.reports.job_status import ReloadAction
+from malstrom_py.workers.runtime.shadow_plan import promoted, shadowed, with_shadow, without_shadow
 
 _DEPTH_MAX: Final = 8
 
@@ -37,6 +39,14 @@ class Reloaded:
     step: str
     plan: Plan
     modules: Mapping[str, types.ModuleType]
+    action: ReloadAction = "reload"
+    beside: Reloaded | None = None
+    """Of a plan with a shadow: the plan where the new code is that of the step."""
+
+    @property
+    def imported(self) -> Mapping[str, types.ModuleType]:
+        """The modules of the new code."""
+        return self.modules if self.beside is None else self.beside.modules
 
 
 class HotReload:
@@ -50,8 +60,35 @@ class HotReload:
         self._files = files or {}
         self._by_value = by_value
         self._before: tuple[Plan, dict[str, types.ModuleType | None]] | None = None
+        self._beside: Reloaded | None = None
 
-    def prepare(self, step: str, texts: Mapping[str, str]) -> Reloaded:
+    def prepare(self, step: str, texts: Mapping[str, str], action: ReloadAction = "reload") -> Reloaded:
+        """Return the plan that the job continues with after ``action``: see `_imported_again` and `with_shadow`.
+
+        Raises:
+            PlanError: there is no such step.
+            ReloadError: the code cannot be imported, or a shadow is, or is not, there.
+        """
+        if action in {"promote", "drop"}:
+            if step not in shadowed(self.plan):
+                raise _refused(step, "it has no shadow: begin one with shadow=True (--shadow)")
+            if action == "drop":
+                return Reloaded(step, without_shadow(self.plan, step), {}, action)
+            if self._beside is None or self._beside.step != step:
+                raise _refused(
+                    step, "its new code is lost with the coordinator that had it: drop it, and begin another"
+                )
+            return replace(self._beside, plan=promoted(self._beside.plan, step), action=action)
+        if there := shadowed(self.plan):
+            raise _refused(step, f"step {there[0]!r} has a shadow: promote or drop it first")
+        new = self._imported_again(step, texts)
+        return new if action == "reload" else Reloaded(step, with_shadow(self.plan, new.plan, step), {}, action, new)
+
+    def drop_shadow(self, step: str) -> None:
+        """Use a plan without the shadow of ``step``, which has failed, from the next run on."""
+        self.plan = without_shadow(self.plan, step)
+
+    def _imported_again(self, step: str, texts: Mapping[str, str]) -> Reloaded:
         """Import the module of ``step`` again, and return the plan with its code. ``texts``: the content of files, by
         path; other files are read.
 
@@ -82,8 +119,9 @@ class HotReload:
         """Use the new plan, and the new modules in this process."""
         self._before = self.plan, {name: sys.modules.get(name) for name in reloaded.modules}
         self.plan = reloaded.plan
+        self._beside = reloaded.beside or self._beside
         sys.modules.update(reloaded.modules)
-        self._send_by_value(reloaded.modules)
+        self._send_by_value(reloaded.imported)
 
     def confirm(self) -> None:
         """Keep the new plan."""

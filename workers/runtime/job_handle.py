@@ -28,6 +28,7 @@ from malstrom_py.workers.reports.commands import (
     RescaleCommand,
     RunningJob,
     SetCommand,
+    ShadowCommand,
     SnapshotCommand,
     StatusCommand,
     StopCommand,
@@ -35,8 +36,9 @@ from malstrom_py.workers.reports.commands import (
 )
 from malstrom_py.workers.reports.error_transfer import outermost
 from malstrom_py.workers.reports.event_log import EventPage, read_events
-from malstrom_py.workers.reports.job_status import JobStatus, ReloadReport, RescaleReport, check_size
+from malstrom_py.workers.reports.job_status import JobStatus, ReloadAction, ReloadReport, RescaleReport, check_size
 from malstrom_py.workers.reports.result import RunResult, as_html
+from malstrom_py.workers.reports.shadows import ShadowReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -214,13 +216,19 @@ class JobHandle:
         snapshot: SnapshotId = self._ask(SnapshotCommand(place, _seconds(timeout_s)))
         return snapshot
 
-    def reload(self, step: str, *, probation_s: float = 2.0, timeout_s: float = TIMEOUT_S) -> ReloadReport:
+    def reload(
+        self, step: str, *, shadow: bool = False, probation_s: float = 2.0, timeout_s: float = TIMEOUT_S
+    ) -> ReloadReport:
         """Replace the code of ``step`` in the running job: import its module again.
 
         The module is imported first. Then the job makes a snapshot, which is the cut on all workers, and continues from
         it with the new code; ``migrate=`` of the new step is applied to its state. If the job fails within
         ``probation_s``, all workers go back to that snapshot and the code before. Records are processed exactly once
         in either case. All steps with functions of the module get the new code; sources and sinks stay.
+
+        ``shadow``: the new code of the step runs beside the code that the job continues with, from a copy of its state.
+        It gets the same input, and its output is compared and not sent: see `shadow`. An error in it ends only the
+        comparison. `promote` then replaces the code of the step, and `drop` ends the shadow.
 
         Raises:
             ReloadError: the code was not replaced: the module cannot be imported, the graph of the job has changed, a
@@ -230,8 +238,37 @@ class JobHandle:
                 reloading a step.
             JobEnded: the job has ended, before or during the call.
         """
+        if shadow:
+            return self._reload(step, "shadow", 0.0, timeout_s)
+        return self._reload(step, "reload", probation_s, timeout_s)
+
+    def shadow(self, step: str, *, timeout_s: float = 5.0) -> ShadowReport:
+        """Return what the comparison of ``step`` with its shadow has found since it began: counts, and the last pairs.
+
+        Each record counts once, also after a failure.
+
+        Raises: PlanError: the step has no shadow.
+        """
         check_name(step, "step")
-        report: ReloadReport = self._ask(ReloadCommand(step, _seconds(probation_s), _seconds(timeout_s)))
+        report: ShadowReport = self._ask(ShadowCommand(step, _seconds(timeout_s)))
+        return report
+
+    def promote(self, step: str, *, probation_s: float = 2.0, timeout_s: float = TIMEOUT_S) -> ReloadReport:
+        """Let ``step`` have the code of its shadow, and the state that the shadow has, from a snapshot on.
+
+        Otherwise as `reload`: if the job fails within ``probation_s``, it goes back to that snapshot and the code
+        before, with its shadow. All steps with functions of the module get its code.
+        """
+        return self._reload(step, "promote", probation_s, timeout_s)
+
+    def drop(self, step: str, *, timeout_s: float = TIMEOUT_S) -> ReloadReport:
+        """End the shadow of ``step`` at a snapshot, and forget its state and what was compared."""
+        return self._reload(step, "drop", 0.0, timeout_s)
+
+    def _reload(self, step: str, action: ReloadAction, probation_s: float, timeout_s: float) -> ReloadReport:
+        check_name(step, "step")
+        command = ReloadCommand(step, _seconds(probation_s), _seconds(timeout_s), action=action)
+        report: ReloadReport = self._ask(command)
         return report
 
     def set(

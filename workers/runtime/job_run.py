@@ -26,9 +26,11 @@ from malstrom_py.workers.engine.garbage import fewer_collections
 from malstrom_py.workers.reports.job_state import JobState
 from malstrom_py.workers.reports.job_status import JobStatus
 from malstrom_py.workers.reports.result import RunResult
-from malstrom_py.workers.reports.taps import TappedStep
+from malstrom_py.workers.reports.shadows import Compared
+from malstrom_py.workers.reports.taps import SeenOfStep, TappedStep
 from malstrom_py.workers.runtime.interrupts import Interrupts
 from malstrom_py.workers.runtime.progress import Progress
+from malstrom_py.workers.runtime.shadow_plan import shadowed
 from malstrom_py.workers.runtime.source_pinning import SourcePins
 from malstrom_py.workers.runtime.supervisor import Trial
 
@@ -54,7 +56,7 @@ class JobRun(Generic[G]):
         use = coordinator.snapshot_use
         self._commands.state.set(partial(_state_of, plan, None if use is None else use.snapshots))
         self._commands.taps.steps = {step.name: _tapped(step) for step in plan.steps}
-        coordinator.tapped = self._commands.taps.add
+        coordinator.tapped = self._saw
         self._interrupts = Interrupts()
         self._commit = self._coordinator.commit
         self._pins = SourcePins(plan, clock)
@@ -77,6 +79,8 @@ class JobRun(Generic[G]):
                 start = self._coordinator.begin()
                 self.has_begun = True
                 self._commands.note_snapshots(None if start is None else start.snapshot_status)
+                resumed = start and start.resumption
+                self._commands.shadows.compare(shadowed(self._plan), resumed.manifest.id if resumed else "")
                 if (
                     start is not None
                     and start.finished is not None
@@ -108,6 +112,13 @@ class JobRun(Generic[G]):
                 self._undo(error)
                 raise
         return kept or self.result()
+
+    def _saw(self, seen: SeenOfStep) -> None:
+        """Keep what a worker has seen of the records of a step."""
+        if isinstance(seen, Compared):
+            self._commands.shadows.add(seen)
+        else:
+            self._commands.taps.add(seen)
 
     def _commit_at_end(self) -> None:
         self._enter("committing")

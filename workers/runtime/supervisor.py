@@ -194,6 +194,7 @@ class Supervisor(Generic[R]):
                         return result
                 self.restarts += 1
                 self._restarted()
+                self._drop_shadows()
                 self.now = self._make(self._again, self.now.workers)
         finally:
             self._at_end()
@@ -201,6 +202,12 @@ class Supervisor(Generic[R]):
     def result(self) -> RunResult:
         """Return the counts of the current run so far."""
         return self.now.result()
+
+    def _drop_shadows(self) -> None:
+        """Let the next run be without the shadows that have failed."""
+        for step in self._commands.shadows.failed():
+            if self._reloads is not None:
+                self._reloads.drop_shadow(step)
 
     def _change(self, due: ChangeDue) -> None:
         """Make the next run, from the snapshot of the cut, with the new code; a new value is in the snapshot."""
@@ -210,8 +217,14 @@ class Supervisor(Generic[R]):
             self._commands.tried(SnapshotId(due.snapshot))
             return
         assert self._reloads is not None
+        if due.command.action == "promote" and due.command.step in self._commands.shadows.failed():
+            refused = f"step {due.command.step!r} was not reloaded: its shadow has stopped by an error, and is dropped"
+            self._next_run(None)
+            self._commands.tried(ReloadError(refused, step=due.command.step))
+            return
         self._reloads.install(due.prepared)
-        self._commands.events.emit(Reload(due.command.step, due.snapshot))
+        if due.command.action in {"reload", "promote"}:
+            self._commands.events.emit(Reload(due.command.step, due.snapshot))
         self._next_run(Trial(due.command, due.prepared, due.snapshot, due.at_s))
 
     def _roll_back(self, trial: Trial, error: Exception) -> None:
@@ -232,6 +245,7 @@ class Supervisor(Generic[R]):
 
     def _next_run(self, trial: Trial | None) -> None:
         run = self.now
+        self._drop_shadows()
         self._commands.recover(run.result(), run.workers, times=0)
         self._again = True
         self.now = self._make(True, run.workers)
@@ -241,8 +255,11 @@ class Supervisor(Generic[R]):
         def passed() -> None:
             if trial is not None and self._reloads is not None:
                 self._reloads.confirm()
-                modules = tuple(sorted(trial.prepared.modules))
-                self._commands.tried(ReloadReport(trial.command.step, modules, trial.snapshot, trial.pause_s))
+                step, action = trial.command.step, trial.command.action
+                if action in {"promote", "drop"}:
+                    self._commands.shadows.end(step)
+                modules = tuple(sorted(trial.prepared.imported))
+                self._commands.tried(ReloadReport(step, modules, trial.snapshot, trial.pause_s, action))
 
         return passed
 

@@ -18,7 +18,7 @@ from malstrom_py.snapshot.manifest import Artefact
 from malstrom_py.sources.base import Part
 from malstrom_py.workers.reports.figures import WorkerFigures
 from malstrom_py.workers.reports.result import StepCounts
-from malstrom_py.workers.reports.taps import Tapped, TapStep
+from malstrom_py.workers.reports.taps import SeenOfStep, TapStep
 
 Positions = Mapping[str, tuple[Any, bool]]
 """Part -> its position, and whether the part is finished."""
@@ -70,7 +70,7 @@ class PartsEnded:
     parts: tuple[Part, ...]
 
 
-Notice = WorkerEvent | PartsEnded | Tapped
+Notice = WorkerEvent | PartsEnded | SeenOfStep
 """What a worker notices, for those who watch the job."""
 
 

@@ -85,7 +85,7 @@ def tapped(seed: int, hits: Counter[str], broken: list[str]) -> Iterator[None]:
 
     def stepped(self: SimulatedCoordinator, **options: Any) -> None:
         of.update({worker.id: id(worker) for worker in self.group.hosted})
-        self.tapped = lambda sent: tapper.took(sent, of[sent.worker])
+        self.tapped = lambda sent: tapper.took(sent, of[sent.worker]) if isinstance(sent, Tapped) else None
         tapper.turn(self)
         step(self, **options)
 

@@ -60,7 +60,7 @@ def test_values_are_set_one_after_the_other(commands: CommandQueue, saving: Savi
 
 
 def test_a_value_waits_for_the_trial_of_a_reload(commands: CommandQueue, saving: Saving) -> None:
-    commands.prepare = lambda step, texts: "code"
+    commands.prepare = lambda step, texts, action: "code"
     saving.snapshots = SnapshotStatus(ID, 1.5, 1)
     reload = commands.submit(ReloadCommand("step", 1.0, 1.0))
     assert made(commands, saving).cause is StopCause.RELOAD

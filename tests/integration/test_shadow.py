@@ -1,0 +1,252 @@
+"""Shadows: new code beside that of a running step, on the same input; it is compared, promoted or dropped, and its
+errors never reach the job.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import malstrom_py as mp
+from malstrom_py.workers.reports.shadows import ShadowReport
+
+TOTALS = """
+import time
+from dataclasses import dataclass
+
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+
+out = sinks.Memory()
+
+
+def rows(part, start):
+    for number in range(start, 10**9):
+        yield {"n": number}
+        if number % 50 == 49:
+            time.sleep(0.002)
+
+
+@dataclass
+class Total:
+    sum: int = 0
+
+
+def total(key, row, state):
+    n = row["n"]
+    return {"key": key, "n": n, "sum": state.sum + n}, Total(state.sum + n)
+
+
+def mark(row):
+    return {**row, "by": 1}
+
+
+def key_of(row):
+    return row["n"] % 20
+
+
+def make():
+    job = mp.Job("totals")
+    keyed = job.source("in", sources.Generator(rows)).key_by("key", key_of)
+    keyed.stateful_map("total", total, default=Total).map("mark", mark).sink("out", out)
+    return job
+"""
+
+OTHER = ('"sum": state.sum + n}', '"sum": state.sum + n + (n % 7 == 0)}')
+DRIFTS = ("Total(state.sum + n)", "Total(state.sum + n + 1)")
+FAILS = ("    n = row", "    if row['n'] % 5 == 0:\n        raise ValueError(f'no {row}')\n    n = row")
+EXITS = ("    n = row", "    raise SystemExit(3)\n    n = row")
+CHANGES = ("    n = row", '    row["by"] = row["n"] = 7\n    n = row')
+CANNOT_BE_STORED = ("Total(state.sum + n)", "lambda: state")
+NEW_MARK = ('"by": 1', '"by": 2')
+
+
+class Totals:
+    """The module of a job, whose file a test changes."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path, self.name = folder / f"{name}.py", name
+        self.write()
+        self.module: ModuleType = __import__(name)
+
+    def write(self, *changes: tuple[str, str]) -> None:
+        text = TOTALS
+        for before, after in changes:
+            assert before in text
+            text = text.replace(before, after)
+        self.path.write_text(text)
+
+    def check(self) -> list[dict[str, int]]:
+        """Check that each row was processed once, in order, with the state before it."""
+        by_key = defaultdict[int, list[dict[str, int]]](list)
+        for row in self.module.out.items:
+            by_key[row["key"]].append(row)
+        for key, rows in by_key.items():
+            assert [row["n"] for row in rows] == list(range(key, rows[-1]["n"] + 1, 20))
+            for before, row in zip([{"sum": 0}, *rows], rows, strict=False):
+                assert row["sum"] == before["sum"] + row["n"]
+        items: list[dict[str, int]] = self.module.out.items
+        return items
+
+
+@pytest.fixture
+def totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Totals]:
+    name = f"totals{abs(hash(str(tmp_path)))}"
+    monkeypatch.syspath_prepend(tmp_path)
+    yield Totals(tmp_path, name)
+    sys.modules.pop(name, None)
+
+
+def started(totals: Totals, tmp_path: Path, **options: Any) -> mp.JobHandle:
+    snapshots = mp.Snapshots(tmp_path / "kept", interval_s=0.1)
+    handle = mp.InProcess(2, snapshots=snapshots, **options).start(totals.module.make(), control=False)
+    while handle.status().counts.read < 200:  # all keys have state
+        time.sleep(0.01)
+    return handle
+
+
+def compared(handle: mp.JobHandle, step: str, rows: int = 500) -> ShadowReport:
+    """What has been found once so many rows are compared, or the shadow has stopped."""
+    while not ((report := handle.shadow(step)).failure or report.compared >= rows):
+        time.sleep(0.01)
+    return report
+
+
+def test_the_same_code_has_no_differences_through_a_rescale_and_a_snapshot(totals: Totals, tmp_path: Path) -> None:
+    handle = started(totals, tmp_path)
+    report = handle.reload("total", shadow=True)
+    assert str(report).startswith(f"step total has the new code of {totals.name} as its shadow since snapshot ")
+    compared(handle, "total")
+    handle.rescale(3)
+    handle.snapshot()
+    handle.rescale(1)
+    found = compared(handle, "total", 2_000)
+    assert (found.different, found.failure, found.pairs) == (0, "", ())
+    handle.stop(drain=True, timeout_s=60)
+    totals.check()
+
+
+def test_other_code_has_exactly_its_differences(totals: Totals, tmp_path: Path) -> None:
+    handle = started(totals, tmp_path)
+    totals.write(OTHER)
+    handle.reload("total", shadow=True)
+    found = compared(handle, "total")
+    assert found.different
+    assert abs(found.different - found.compared / 7) < 20
+    assert len(found.pairs) == 20
+    for pair in found.pairs:
+        old, new = eval(pair.old), eval(pair.new)  # the texts of dicts of numbers
+        assert (old["n"] % 7, new) == (0, {**old, "sum": old["sum"] + 1})
+        assert int(pair.key) == old["key"]
+    handle.stop(drain=True, timeout_s=60)
+    totals.check()
+    last = handle.shadow("total")
+    assert last.compared <= len(totals.module.out.items)
+
+
+@pytest.mark.parametrize("change", [OTHER, DRIFTS])
+def test_a_promoted_shadow_goes_on_with_its_own_state(change: tuple[str, str], totals: Totals, tmp_path: Path) -> None:
+    handle = started(totals, tmp_path)
+    totals.write(change, NEW_MARK)
+    handle.reload("total", shadow=True)
+    compared(handle, "total")
+    assert not any(row["by"] == 2 for row in totals.module.out.items), "the other steps of the module stay"
+    report = handle.promote("total", probation_s=0.05)
+    assert str(report).startswith(f"step total has the new code of {totals.name} since snapshot ")
+    with pytest.raises(mp.PlanError, match="step 'total' has no shadow: begin one by"):
+        handle.shadow("total")
+    handle.snapshot()
+    handle.rescale(1)
+    handle.stop(drain=True, timeout_s=60)
+    rows = totals.module.out.items
+    assert {row["by"] for row in rows} == {1, 2}
+    numbers = [row["n"] for row in rows]
+    assert sorted(numbers) == list(range(len(numbers)))
+    if change is DRIFTS:  # each record since the shadow began has added one more
+        last = {row["key"]: row["sum"] for row in rows}
+        assert sum(last.values()) - sum(numbers) > 500
+
+
+def test_a_dropped_shadow_leaves_nothing(totals: Totals, tmp_path: Path) -> None:
+    handle = started(totals, tmp_path)
+    totals.write(OTHER)
+    handle.reload("total", shadow=True)
+    compared(handle, "total", 10)
+    with pytest.raises(mp.ReloadError, match="'total' has a shadow: promote or drop it first"):
+        handle.reload("mark", shadow=True)
+    assert "has no shadow since snapshot" in str(handle.drop("total"))
+    with pytest.raises(mp.ReloadError, match="it has no shadow: begin one"):
+        handle.promote("total")
+    handle.snapshot()
+    handle.reload("mark", shadow=True)  # and another one may begin
+    assert compared(handle, "mark", 10).different == 0
+    handle.stop(drain=True, timeout_s=60)
+    totals.check()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [(FAILS, "ValueError in total at"), (EXITS, "SystemExit"), (CANNOT_BE_STORED, "function")],
+)
+def test_an_error_of_the_shadow_stops_it_and_not_the_job(
+    change: tuple[str, str], why: str, totals: Totals, tmp_path: Path
+) -> None:
+    handle = started(totals, tmp_path)
+    totals.write(change)
+    handle.reload("total", shadow=True)
+    handle.snapshot()
+    found = compared(handle, "total", 10**9)
+    assert why in found.failure
+    assert "the new code has stopped: " in str(found)
+    handle.rescale(3)
+    handle.snapshot()
+    with pytest.raises(mp.ReloadError, match="its shadow has stopped by an error, and is dropped"):
+        handle.promote("total")
+    assert handle.shadow("total").failure == found.failure, "it is shown until another one begins"
+    handle.snapshot()
+    assert handle.status().restarts == 0
+    handle.stop(drain=True, timeout_s=60)
+    totals.check()
+
+
+def test_a_shadow_cannot_change_the_rows_of_the_job(totals: Totals, tmp_path: Path) -> None:
+    handle = started(totals, tmp_path)
+    totals.write(CHANGES)
+    handle.reload("total", shadow=True)
+    found = compared(handle, "total")
+    assert found.different > found.compared / 2
+    handle.stop(drain=True, timeout_s=60)
+    totals.check()
+
+
+def test_a_job_with_a_shadow_resumes_without_it(totals: Totals, tmp_path: Path) -> None:
+    handle = started(totals, tmp_path)
+    totals.write(DRIFTS)
+    handle.reload("total", shadow=True)
+    compared(handle, "total")
+    handle.snapshot()
+    handle.stop(drain=False, timeout_s=60)
+    totals.write()
+    before = len(totals.module.out.items)
+    again = mp.InProcess(1, snapshots=mp.Snapshots(tmp_path / "kept")).start(totals.module.make(), control=False)
+    while again.status().counts.read < 200:
+        time.sleep(0.01)
+    again.stop(drain=True, timeout_s=60)
+    assert len(totals.check()) > before
+
+
+def test_what_acts_outside_of_the_job_has_no_shadow(totals: Totals, tmp_path: Path) -> None:
+    handle = started(totals, tmp_path)
+    with pytest.raises(mp.ReloadError, match="step 'key' cannot have a shadow: key_by steps"):
+        handle.reload("key", shadow=True)
+    with pytest.raises(mp.PlanError, match="has no step 'other'"):
+        handle.reload("other", shadow=True)
+    handle.stop(drain=True, timeout_s=60)
+    totals.check()
