@@ -38,7 +38,8 @@ def register(spark: Any) -> None:
     - ``read``: ``"snapshots"``, one row each; ``"positions"`` of sources; or ``"state"``, the keys of ``step`` with
       their state.
 
-    ``.option("what", "recording").load(uri)`` reads what ``capture_into`` has recorded: key, timestamp and value.
+    ``.option("what", "recording").load(uri)`` reads what ``capture_into`` has recorded: key, timestamp and value; also
+    as a stream.
 
     The registration lasts as long as the session, classic or Connect. malstrom-py must be installed where Spark runs
     Python functions.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sinks.output_record import JobOutput
@@ -72,9 +72,13 @@ class JobOutputSource(DataSource):
             return RowsReader(counts_of(query.output()), schema)
         return _FilesReader(query.files(), schema)
 
-    def streamReader(self, schema: StructType) -> OutputStreamReader:  # noqa: N802  Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        if asks_for_recording(self.options):
+            return RecordingQuery(self.options).stream_reader(schema)
         if asks_for_snapshots(self.options) and "what" not in self.options:
-            raise SourceError("snapshots are read by spark.read, not by spark.readStream, which reads output of a job")
+            raise SourceError(
+                "snapshots are read by spark.read, not by spark.readStream, which reads output and recordings"
+            )
         if (what := self.options.get("what", "output")) != "output":
             raise SourceError(f"spark.readStream reads output of a job: read what={what!r} by spark.read")
         query = _OutputQuery(self.options)

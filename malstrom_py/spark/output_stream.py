@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,7 +66,21 @@ class _Recorded:
         return offset == offset_of(self.job, self.step, self.output.files[: offset["files"]])
 
 
-class OutputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # pyright: ignore[reportGeneralTypeIssues]
+class EndingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # pyright: ignore[reportGeneralTypeIssues]
+    """A reader whose query may end with what is available when it starts."""
+
+    _target: Offset | None = None
+
+    # Spark before 4.2 gives no arguments.
+    @abstractmethod
+    def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:  # noqa: N802  Spark's name
+        ...
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        self._target = self.latestOffset()
+
+
+class OutputStreamReader(EndingReader):
     """Reads the files that a step of a job commits, each once."""
 
     def __init__(self, path: str, job: str | None, step: str | None, schema: pa.Schema) -> None:
@@ -74,15 +89,10 @@ class OutputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._job = job
         self._step = step
         self._schema = schema
-        self._target: Offset | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802  Spark's name
         return offset_of("", "", [])
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
-        self._target = self.latestOffset()
-
-    # Spark before 4.2 gives no arguments.
     def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:  # noqa: N802  Spark's name
         found = self._recorded()
         if start is not None:

@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,13 +16,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from malstrom_py.capture.merge import Cursor
 from malstrom_py.capture.places import ObjectStore
-from malstrom_py.capture.recording import Recording
+from malstrom_py.capture.recording import Recording, Segment
 from malstrom_py.codec.job_codec import without_classes
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.rows_to_columns import RowColumns
 from malstrom_py.data.schema import recast
 from malstrom_py.errors import SourceError
 from malstrom_py.snapshot.typed_columns import json_text
+from malstrom_py.spark.recording_stream import RecordingStreamReader
 from malstrom_py.spark.snapshot_source import STORE_OPTION
 from malstrom_py.spark.types import check_requested, requested_schema, spark_schema
 
@@ -42,9 +43,12 @@ def asks_for_recording(options: Mapping[str, str]) -> bool:
     return options.get("what") == "recording"
 
 
-def batches_of(recording: Recording, stream: tuple[int, str]) -> Iterator[Batch]:
-    """Read the batches of ``stream`` in order, up to where a worker is writing it, or has died."""
-    cursor = Cursor(recording, f"{stream[0]}/{stream[1]}", recording.streams[stream], without_classes())
+def batches_of(recording: Recording, segments: Sequence[Segment]) -> Iterator[Batch]:
+    """Read consecutive ``segments`` of a stream in order, up to where a worker is writing it, or has died."""
+    first = segments[0]
+    cursor = Cursor(recording, f"{first.generation}/{first.stream}", [], without_classes())
+    cursor.seek([first.number, 0, 0, cursor.held.image(), False])
+    cursor.follow(segments)
     try:
         while not cursor.is_over:
             batch = cursor.take()
@@ -133,8 +137,8 @@ class RecordingQuery:
         header = self.recording.header()
         there = {KEY: header.keyed, TIMESTAMP: header.unit is not None, VALUE: True}
         columns = [Column(name) for name, is_there in there.items() if is_there]
-        for stream in self.recording.streams:
-            for batch in batches_of(self.recording, stream):
+        for segments in self.recording.streams.values():
+            for batch in batches_of(self.recording, segments):
                 parts = parts_of(batch)
                 for column in columns:
                     column.widen(parts[column.name])
@@ -146,29 +150,47 @@ class RecordingQuery:
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the rows."""
-        return _RecordingReader(self.recording, self.columns(), schema)
+        return _RecordingReader(self.recording, RecordingRows(self.columns(), schema))
+
+    def stream_reader(self, schema: StructType) -> RecordingStreamReader:
+        """Return the reader of what is committed, as a stream."""
+        columns = self.columns()
+        if any(column.type is None and not column.is_json for column in columns):
+            raise SourceError("the recording has no record yet, so its types are unknown: start the query once it has")
+        return RecordingStreamReader(self.recording, RecordingRows(columns, schema))
+
+
+class RecordingRows:
+    """The rows of a recording in the columns of a requested ``schema``."""
+
+    def __init__(self, columns: list[Column], schema: StructType) -> None:
+        check_requested(schema, _schema_of(columns), "the recording")
+        self._columns = [column for name in schema.names for column in columns if column.name == name]
+        self._schema = requested_schema(schema)
+
+    def batches(self, recording: Recording, segments: Sequence[Segment]) -> Iterator[pa.RecordBatch]:
+        """Read consecutive ``segments`` of a stream."""
+        import pyarrow as pa
+
+        for batch in batches_of(recording, segments):
+            parts = parts_of(batch)
+            arrays = [column.array(parts[column.name]) for column in self._columns]
+            pairs = zip(arrays, self._schema, strict=True)
+            yield pa.RecordBatch.from_arrays([recast(array, one.type) for array, one in pairs], schema=self._schema)
 
 
 class _RecordingReader(DataSourceReader):
     """Reads one stream per task, in its order."""
 
-    def __init__(self, recording: Recording, columns: list[Column], schema: StructType) -> None:
-        check_requested(schema, _schema_of(columns), "the recording")
+    def __init__(self, recording: Recording, rows: RecordingRows) -> None:
         self._recording = recording
-        self._columns = [column for name in schema.names for column in columns if column.name == name]
-        self._schema = requested_schema(schema)
+        self._rows = rows
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(stream) for stream in self._recording.streams]
+        return [InputPartition(segments) for segments in self._recording.streams.values()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in batches_of(self._recording, partition.value):
-            parts = parts_of(batch)
-            arrays = [column.array(parts[column.name]) for column in self._columns]
-            pairs = zip(arrays, self._schema, strict=True)
-            yield pa.RecordBatch.from_arrays([recast(array, one.type) for array, one in pairs], schema=self._schema)
+        return self._rows.batches(self._recording, partition.value)
 
 
 def _schema_of(columns: list[Column]) -> StructType:
