@@ -108,7 +108,7 @@ def test_metrics_that_the_page_names_exist() -> None:
     assert named - exported == set()
 
 
-@pytest.mark.parametrize("name", {*COMMANDS, *MANIFESTS})
+@pytest.mark.parametrize("name", sorted({*COMMANDS, *MANIFESTS}))
 def test_the_page_links_to_the_file(name: str) -> None:
     assert f"(../examples/deployment/{name})" in PAGE
 
