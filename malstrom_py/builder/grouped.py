@@ -17,6 +17,7 @@ from malstrom_py.agg import Aggregation
 from malstrom_py.builder.mistakes import named_before
 from malstrom_py.data.epochs import limit_out_of_orderness
 from malstrom_py.errors import PlanError
+from malstrom_py.validation import check_name
 from malstrom_py.windows import Windows, session, sliding, tumbling
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class GroupedStream:
                 )
         _check_names(columns, ())
         self._stream, self.columns = stream, columns
-        self._name = "by-" + "-".join(columns) if name is None else name
+        self._name = _step_name("by-" + "-".join(columns), name, "group_by")
 
     def keyed(self) -> KeyedStreamBuilder[Any, Any]:
         """Add the step that keys the stream."""
@@ -100,14 +101,25 @@ def _check_names(columns: tuple[str, ...], others: tuple[str, ...]) -> None:
         raise PlanError(f"group_by and agg: rows would have two fields {repeated[0]!r}: give each its own name")
 
 
-def with_watermark(stream: Any, column: str, delay: str | timedelta) -> Any:
+def _step_name(of_columns: str, name: str | None, call: str) -> str:
+    """Return ``name``, or that of the columns if it may be one."""
+    if name is not None:
+        return check_name(name, "step")
+    try:
+        return check_name(of_columns, "step")
+    except PlanError as error:
+        raise PlanError(f"{call}: {error}: give name=") from None
+
+
+def with_watermark(stream: Any, column: str, delay: str | timedelta, name: str | None) -> Any:
     """Time ``stream`` by ``column``, and return its records that are on time."""
     if not isinstance(column, str):
         raise PlanError(f"with_watermark takes the name of a column of times, got {type(column).__name__}")
     # Spark's timestamps have microseconds.
-    timed = stream.assign_timestamps(f"{column}-time", column, unit="us")
+    made = _step_name(column, name, "with_watermark")
+    timed = stream.assign_timestamps(f"{made}-time", column, unit="us")
     generator = limit_out_of_orderness(span_of(delay, "with_watermark"))
-    return timed.generate_epochs(f"{column}-watermark", generator)[0]
+    return timed.generate_epochs(f"{made}-watermark", generator)[0]
 
 
 def span_of(length: object, call: str) -> timedelta:

@@ -360,15 +360,15 @@ class StreamBuilder(Generic[K, V_co]):
 
         return GroupedStream(self, columns, name)
 
-    def with_watermark(self, column: str, delay: str | timedelta) -> Self:
+    def with_watermark(self, column: str, delay: str | timedelta, *, name: str | None = None) -> Self:
         """Time records by ``column``, and return those that are on time, at most ``delay`` older than the newest.
 
-        It is `assign_timestamps` and the first stream of `generate_epochs`, as steps ``<column>-time`` and
-        ``<column>-watermark``.
+        It is `assign_timestamps` and the first stream of `generate_epochs`, as steps ``<name>-time`` and
+        ``<name>-watermark``. ``name``: by default that of the column.
         """
         from malstrom_py.builder.grouped import with_watermark
 
-        timed: Self = with_watermark(self, column, delay)
+        timed: Self = with_watermark(self, column, delay, name)
         return timed
 
     def sink(self, name: str, sink: Sink, *, renamed_from: str | None = None) -> None:

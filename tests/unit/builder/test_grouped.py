@@ -123,11 +123,22 @@ def test_lengths_are_those_of_spark(text: str, length: timedelta) -> None:
         ),
         (lambda s: s.with_watermark(lambda row: row["time"], "1 day"), "with_watermark takes the name of a column"),
         (lambda s: s.with_watermark("time", "late"), "with_watermark: a length of time is"),
+        (lambda s: s.with_watermark("größe.t", "1 day"), "with_watermark: step name 'größe.t' is not legal"),
+        (lambda s: s.with_watermark("größe.t", "1 day"), "file names: give name="),
+        (lambda s: s.group_by("my shop"), "group_by: step name 'by-my shop' is not legal"),
     ],
 )
 def test_what_has_no_step_is_refused(wrong: Any, said: str) -> None:
     with pytest.raises(PlanError, match=re.escape(said)):
         wrong(sales())
+
+
+def test_two_streams_with_watermarks_by_one_column_need_names() -> None:
+    job = mp.Job("both")
+    left, right = (job.source(name, sources.Memory(SALES)).with_watermark("time", "1 day", name=name) for name in "lr")
+    left.union("all", right).sink("out", out := sinks.Memory())
+    mp.run(job)
+    assert len(out.items) == 2 * len(SALES)
 
 
 def test_two_groups_of_a_job_need_names() -> None:
