@@ -67,7 +67,7 @@ class Memory(BaseSource[V]):
 
     Raises:
         PlanError: ``items`` is not iterable, or has a class such as ``Memory.EOF`` instead of ``Memory.EOF()``;
-            ``parts`` is not a whole number above 0.
+            ``parts`` is not a whole number above 0; a subclass gets marks.
     """
 
     EOF: Final = EOF
@@ -87,6 +87,8 @@ class Memory(BaseSource[V]):
         if kinds.isdisjoint(_MARKS):
             self._parts = [everything] if parts == 1 else [everything[index::parts] for index in range(parts)]
             return
+        if type(self) is not Memory:
+            raise PlanError(f"{type(self).__name__}: marks are for sources.Memory itself, not for its subclasses")
         self._parts = _dealt(everything, parts)
         # Only a source that ends several runs pins: snapshots of jobs with other sources have no pin of it.
         this: Any = self
@@ -101,14 +103,14 @@ class Memory(BaseSource[V]):
         return [Part(str(index)) for index in range(len(self._parts))]
 
     def build_part(self, part: Part, state: Any) -> _MemoryPart[V]:
-        return _MemoryPart(self._parts[int(part)], state or 0)
+        return _MemoryPart(self._parts[int(part)], _reached(state)["items"])
 
 
 class _MarkedMemory(Memory[V]):
     """Items with an `ABORT` or a `PAUSE` among them."""
 
     def build_part(self, part: Part, state: Any) -> _MemoryPart[V]:
-        return _MarkedPart(self._parts[int(part)], state or 0)
+        return _MarkedPart(self._parts[int(part)], _reached(state)["items"])
 
 
 class _MemoryInRuns(Memory[V]):
@@ -129,13 +131,18 @@ class _MemoryInRuns(Memory[V]):
         return self._run
 
     def has_read(self, position: Any) -> bool:
-        return bool(position["runs"] > self._run)
+        return bool(_reached(position)["runs"] > self._run)
 
     def has_more(self, part: Part, position: Any) -> bool:
-        return not self.has_read(position) and bool(position["items"] < len(self._parts[int(part)]))
+        return not self.has_read(position) and _reached(position)["items"] < len(self._parts[int(part)])
 
     def build_part(self, part: Part, state: Any) -> _MemoryPart[V]:
-        return _PartInRuns(self._parts[int(part)], state or {"items": 0, "runs": 0}, self._run)
+        return _PartInRuns(self._parts[int(part)], _reached(state), self._run)
+
+
+def _reached(position: Any) -> Mapping[str, int]:
+    """Return a position, or where none is the beginning, as of items with an `EOF`: a run before may have had none."""
+    return position if isinstance(position, Mapping) else {"items": position or 0, "runs": 0}
 
 
 def _dealt(items: Sequence[Any], parts: int) -> list[list[Any]]:

@@ -270,3 +270,22 @@ def test_a_mark_without_parentheses_is_refused(mark: Any) -> None:
 def test_a_pause_is_a_number_of_seconds(for_s: Any) -> None:
     with pytest.raises(PlanError, match=r"sources\.Memory\.PAUSE: for_s"):
         Marked.PAUSE(for_s=for_s)
+
+
+def test_a_run_continues_where_one_with_other_marks_stopped() -> None:
+    store = MemoryStore()
+    assert run([1, 2], store) == [1, 3]
+    assert run([1, 2, sources.Memory.EOF(), 3], store) == []
+    assert run([1, 2, sources.Memory.EOF(), 3], store) == [6]
+    store = MemoryStore()
+    assert run([1, 2, sources.Memory.EOF(), 3], store) == [1, 3]
+    assert run([1, 2, 3], store) == []
+
+
+def test_a_subclass_keeps_its_class_and_takes_no_marks() -> None:
+    class Own(sources.Memory[int]):
+        pass
+
+    assert isinstance(Own([1, 2]), Own)
+    with pytest.raises(PlanError, match=r"Own: marks are for sources\.Memory itself, not for its subclasses"):
+        Own([1, sources.Memory.EOF()])
