@@ -4,11 +4,14 @@ Rules:
 - Only what a commit names is read. A start of the captured job replaces what it had captured after its last snapshot,
   and never what is committed: so a replay has each record once.
 - A commit is a cut through all streams: all of it is read before anything of the next.
-- A stream may still send until a commit comes without it, or the final one has been read.
+- A stream may still send until a commit comes without it.
+- The end is a final commit that is the last one: a job that starts again with new input commits more.
+- The maximum epoch comes after all that is committed.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -26,7 +29,7 @@ from malstrom_py.capture.recording import (
 )
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, Epoch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import CaptureError
 
 
@@ -43,6 +46,8 @@ class GrowingMerge(Merge):
         self._since = since
         self._commit = ""
         self._is_final = False
+        self._listed = deque[str]()
+        """Commits that follow. Listed again only once they are read: a recording may have thousands."""
 
     def position(self) -> Mapping[str, Any]:
         return {**super().position(), "commit": self._commit}
@@ -64,19 +69,26 @@ class GrowingMerge(Merge):
             cursor.follow(found, found[0].number if found else at[0])
             cursor.seek(at)
             self._cursors.append(cursor)
+        if self._is_final and self.epoch == MAX_EPOCH and self._following() is not None:
+            self.epoch = MIN_EPOCH  # the job has started again since
 
     def is_over(self) -> bool:
         return self._is_final and self.epoch == MAX_EPOCH and super().is_over()
 
     def take(self) -> Batch | Epoch | None:
         """Return the next batch, or the epoch where it advances; None if nothing more is committed now."""
-        while (found := super().take()) is None and not self._is_final and self._grow():
+        while (found := super().take()) is None and self._grow():
             pass
-        if found is None and self._is_final and self.epoch < MAX_EPOCH:
-            # A start that resumed after the end of its input has captured nothing, and no end either.
+        # A start that resumed after the end of its input has captured nothing, and no end either.
+        if found is None and self.epoch < MAX_EPOCH and (self._is_final or super()._reached() == MAX_EPOCH):
+            if self._is_final:
+                Recording(self._recording.place, self._recording.step).of_workers(self._workers)
             self.epoch = MAX_EPOCH
             return Epoch(MAX_EPOCH)
         return found
+
+    def _reached(self) -> int:
+        return reached if (reached := super()._reached()) < MAX_EPOCH else self.epoch
 
     def _open_streams(self) -> list[Cursor]:
         return self._cursors
@@ -86,10 +98,7 @@ class GrowingMerge(Merge):
         place, step = self._recording.place, self._recording.step
         # Listed before the commits: a commit is there before what it names is renamed.
         captured = [] if self._commit else [one for one in segments_in(place, step) if one.state == COMMITTED]
-        commits = commits_in(place, step)
-        if self._commit and self._commit not in commits:
-            self._read(self._commit)  # says that it is gone
-        following = next((snapshot for snapshot in commits if snapshot > self._commit), None)
+        following = self._following()
         commit = None if following is None else self._read(following)
         named = () if commit is None else (int(name.partition("/")[0]) for name in commit.writers)
         if captured and captured[0].generation < min(named, default=MAX_EPOCH):
@@ -106,8 +115,19 @@ class GrowingMerge(Merge):
             cursor.follow(segments.get(cursor.name, []))
         return True
 
+    def _following(self) -> str | None:
+        """Return the id of the next commit, if there is one."""
+        if not self._listed:
+            commits = commits_in(self._recording.place, self._recording.step)
+            if self._commit and self._commit not in commits:
+                self._read(self._commit)  # says that it is gone
+            self._listed.extend(snapshot for snapshot in commits if snapshot > self._commit)
+        return self._listed[0] if self._listed else None
+
     def _read(self, snapshot: str) -> Commit:
         commit = read_commit(self._recording.place, self._recording.step, snapshot)
+        if self._listed and self._listed[0] == snapshot:
+            self._listed.popleft()
         self._commit, self._is_final = snapshot, commit.final
         return commit
 

@@ -5,6 +5,7 @@ Rules:
   the next: what a key has in one stream comes before what it has in another stream after it moved.
 - Within an era, the stream whose event time is lowest is read next, so that no stream is read far ahead.
 - The epoch is the minimum over the streams that may still send, and never decreases.
+- The maximum epoch of a start of the job waits for what later starts have captured, of input that was new to them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from malstrom_py.capture.progress import Held
 from malstrom_py.capture.recording import OPEN, Recording, Segment
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MIN_EPOCH, Epoch
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import CaptureError
 
 
@@ -176,4 +177,6 @@ class Merge:
         left = self._open_streams()
         era = min((cursor.era for cursor in left), default=None)
         epochs = [cursor.held.epoch for cursor in left if cursor.era == era or cursor.held.epoch != MIN_EPOCH]
-        return min(epochs, default=self.epoch)
+        reached = min(epochs, default=self.epoch)
+        is_last = era is None or all(cursor.era[0] == era[0] for cursor in left)
+        return reached if reached < MAX_EPOCH or is_last else self.epoch

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -28,6 +28,9 @@ from malstrom_py.errors.text import describe_error
 OPEN: Final = "open"
 CLOSED: Final = "closed-"
 COMMITTED: Final = "capture"
+
+_LOOKS: Final = 5
+"""How often a segment is looked for. It is renamed twice, and a list that is made meanwhile may lack it."""
 
 _NAME: Final = re.compile(
     r"(?P<step>[\w-]{1,64})\.g(?P<generation>\d{6})\.(?P<stream>w\d{6}-[0-9a-f]{8})\.(?P<number>\d{6})\."
@@ -176,19 +179,23 @@ class Recording:
 
     def open(self, segment: Segment) -> BinaryIO:
         """Open a segment, which may have been renamed by a commit since the recording was listed."""
-        try:
-            return self.place.read(segment.name)
-        except FileNotFoundError:
-            for later in segments_in(self.place, self.step):
-                if (later.generation, later.stream, later.number) == (
-                    segment.generation,
-                    segment.stream,
-                    segment.number,
-                ):
-                    return self.place.read(later.name)
+        name, opened = segment.name, replace(segment, state=OPEN)
+        for _ in range(_LOOKS):
+            with suppress(FileNotFoundError):
+                return self.place.read(name)
+            found = (one.name for one in segments_in(self.place, self.step) if replace(one, state=OPEN) == opened)
+            name = next(found, name)
+        raise CaptureError(f"segment {segment.name!r} is gone: the job has started again since, and captures it again")
+
+    def of_workers(self, workers: Collection[int] | None) -> list[tuple[int, str]]:
+        """Return the streams of ``workers``, by default all; `CaptureError` if they have none."""
+        chosen = sorted(key for key in self.streams if workers is None or int(key[1][1:7]) in workers)
+        if not chosen:
             raise CaptureError(
-                f"segment {segment.name!r} is gone: the job has started again since, and captures it again"
-            ) from None
+                f"recording {self.step!r} has no stream of the workers {sorted(workers or ())}; it has those "
+                f"of {sorted({int(stream[1:7]) for _, stream in self.streams})}"
+            )
+        return chosen
 
     def header(self) -> Header:
         """Return the header of the first segment that has one."""

@@ -24,7 +24,7 @@ from malstrom_py.data.time import to_time
 from malstrom_py.errors import CaptureError, PlanError
 from malstrom_py.errors.text import describe_error
 from malstrom_py.sources.base import WAIT_MAX_S, BasePart, BaseSource, Part
-from malstrom_py.validation import checked_number
+from malstrom_py.validation import checked_flag, checked_number
 
 ALL = Part("all")
 
@@ -72,7 +72,7 @@ class Replay(BaseSource[Any]):
             raise PlanError("Replay: name= and streams= choose in a recording; give the capture.Reader what it reads")
         if isinstance(target, Reader) and follow:
             raise PlanError("Replay: follow= is for a recording in a place; a capture.Reader follows in any case")
-        self.follow = follow
+        self.follow = checked_flag(follow, "Replay: follow")
         self.since = since
         self.pace = pace
         self.target = target
@@ -98,7 +98,7 @@ class Replay(BaseSource[Any]):
         recording = Recording(self.target, self.name)
         if self.follow:
             return [ALL]
-        chosen = self._chosen(recording)
+        chosen = recording.of_workers(self.workers)
         if self._is_one(recording, chosen):
             return [ALL]
         return [Part(stream) for _, stream in chosen]
@@ -118,7 +118,7 @@ class Replay(BaseSource[Any]):
             growing = GrowingMerge(recording, self.workers, codec, since)
             pacing = None if self.pace is None else Pacing(0, self.pace, SystemClock())
             return _ReplayPart(growing, state, restores=self._restores, since=since, pacing=pacing)
-        chosen = self._chosen(recording)
+        chosen = recording.of_workers(self.workers)
         if part != ALL:
             chosen = [key for key in chosen if key[1] == part]
         if not chosen:
@@ -126,15 +126,6 @@ class Replay(BaseSource[Any]):
         pacing = None if self.pace is None else Pacing(recording.began_ns(chosen), self.pace, SystemClock())
         merge = Merge(recording, chosen, codec, since)
         return _ReplayPart(merge, state, restores=self._restores, since=since, pacing=pacing)
-
-    def _chosen(self, recording: Recording) -> list[tuple[int, str]]:
-        chosen = sorted(key for key in recording.streams if self.workers is None or int(key[1][1:7]) in self.workers)
-        if not chosen:
-            raise CaptureError(
-                f"recording {recording.step!r} has no stream of the workers {sorted(self.workers or ())}; it has those "
-                f"of {sorted({int(stream[1:7]) for _, stream in recording.streams})}"
-            )
-        return chosen
 
     @staticmethod
     def _is_one(recording: Recording, chosen: Sequence[tuple[int, str]]) -> bool:
