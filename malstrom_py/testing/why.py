@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -31,7 +32,7 @@ from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, Control, DataMessage, Epoch, PartOpened
 from malstrom_py.data.row_form import fields_of
 from malstrom_py.data.time import from_time
-from malstrom_py.errors import CaptureError, PlanError, shown
+from malstrom_py.errors import CaptureError, PlanError, SinkError, shown
 from malstrom_py.errors.text import instead_of
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.flat import UPDATE
@@ -100,13 +101,15 @@ def why(job: Job, row: Any, step: str | None = None) -> Why:
     if not isinstance(job, Job):
         raise PlanError(f"mp.why takes the job that was captured, got {type(job).__name__}")
     graph = _Graph.of(job, step)
-    wanted = _described(row)
-    if "key" not in wanted:
-        wanted["key"] = _only(graph, _Replayed(graph, _ALL).outputs(), wanted).message.key
-    replayed = _Replayed(graph, wanted["key"])
-    found = _only(graph, replayed.outputs(), wanted)
+    replayed, found = _find(graph, _described(row))
     inputs = replayed.inputs[: found.inputs]
-    window, message = found.window, found.message
+    if len(found.windows) > 1:
+        (start, end), (other, last) = found.windows[:2]
+        raise CaptureError(
+            f"step {graph.output.step!r}: this row may be of {len(found.windows)} windows of its key and time, such as "
+            f"those from {start} to {end} and from {other} to {last}: name the window's step with step="
+        )
+    window, message = (found.windows or (None,))[0], found.message
     if window is not None and message.timestamp is not None:
         inputs = [one for one in inputs if any(window[0] <= time < window[1] for time in one.times)]
     records = [one.record for one in inputs]
@@ -121,13 +124,35 @@ def _described(row: Any) -> dict[str, Any]:
     return {name: part for name, part in row.items() if not (is_tapped and name in ("worker", "output"))}
 
 
+def _find(graph: _Graph, wanted: Mapping[str, Any]) -> tuple[_Replayed, _Output]:
+    """Return the output that ``wanted`` describes, and the replay of its key that has made it."""
+    if "key" in wanted:
+        replayed = _Replayed(graph, wanted["key"])
+        outputs = replayed.outputs()
+        first = next(outputs, None)
+        if first is not None and "key" not in first.fields:
+            return replayed, _only(graph, chain((first,), outputs), wanted)
+    # The row has no key, or its key may be a field of the value.
+    key = _only(graph, _Replayed(graph, _ALL).outputs(), wanted).message.key
+    replayed = _Replayed(graph, key)
+    return replayed, _only(graph, replayed.outputs(), wanted)
+
+
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """A record that the step has sent: ``inputs`` of its key were there then."""
+    """A record that the step has sent: ``inputs`` of its key were there then. ``windows``: those that may have made it,
+    several if windows of its key and time were united.
+    """
 
     message: DataMessage[Any, Any]
-    window: tuple[int, int] | None
+    windows: tuple[tuple[int, int], ...]
     inputs: int
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the value, or of the value of a window."""
+        value = self.message.value
+        return fields_of([value.value if isinstance(value, WindowResult) else value])[0]
 
     def view(self, step: Step) -> dict[str, list[Any]]:
         """Return all that a row may say of the record: its parts, the window, and the fields of its value.
@@ -137,20 +162,19 @@ class _Output:
         message, value = self.message, self.message.value
         parts: list[tuple[str, Any]] = [("key", message.key), ("value", value)]
         parts += [(name, message.timestamp) for name in ("timestamp", "time")]
-        if self.window is not None:
-            parts += zip(("start", "end"), self.window, strict=True)
+        for window in self.windows:
+            parts += zip(("start", "end"), window, strict=True)
             if (unit := step.traits.unit) is not None:
-                moments = (from_time(time, unit) for time in self.window)
+                moments = (from_time(time, unit) for time in window)
                 parts += zip((WINDOW_START, WINDOW_END), moments, strict=True)
         if isinstance(value, WindowResult):
             parts.append((UPDATE, value.update))
-            value = value.value
         names = step.traits.key_names
         keys = (message.key,) if len(names) == 1 else message.key
         if isinstance(keys, tuple) and len(keys) == len(names):
             parts += zip(names, keys, strict=True)
         view: dict[str, list[Any]] = {}
-        for name, part in (*parts, *fields_of([value])[0].items()):
+        for name, part in (*parts, *self.fields.items()):
             view.setdefault(name, []).append(part)
         return view
 
@@ -185,8 +209,8 @@ def _only(graph: _Graph, outputs: Iterable[_Output], wanted: Mapping[str, Any]) 
     return output
 
 
-def _is_same(wanted: Any, found: Any) -> bool:
-    """Return whether ``found`` is ``wanted``, or would be as JSON."""
+def _is_same(wanted: Any, found: Any, *, is_key: bool = False) -> bool:
+    """Return whether ``found`` is ``wanted``, or would be as JSON. ``is_key``: infinity differs from null then."""
     if isinstance(found, datetime) and isinstance(wanted, str):
         try:
             return datetime.fromisoformat(wanted) == found
@@ -197,12 +221,24 @@ def _is_same(wanted: Any, found: Any) -> bool:
             return True
     except Exception:  # of the user's own classes
         return False
-    if isinstance(found, str | int) or found is None:
+    if isinstance(found, str | int) or found is None or (is_key and type(wanted) is type(found)):
         return False
+    from malstrom_py.sinks.files.json_lines import json_line, json_value
+
+    # As sinks.Files writes it, or as the commands print it.
+    written = partial(json.dumps, default=json_value) if is_key else json_line
+    return any(_read_back(wanted, write) == _read_back(found, write) for write in (written, _PRINTED))
+
+
+_PRINTED: Final = partial(json.dumps, default=repr)
+
+
+def _read_back(value: Any, write: Callable[[dict[str, Any]], str]) -> Any:
+    """Return what is read back if ``value`` is written as JSON; an object that equals nothing if it cannot be."""
     try:
-        return json.dumps(wanted, default=repr) == json.dumps(found, default=repr)
-    except (TypeError, ValueError):  # a dict whose keys are no texts
-        return False
+        return json.loads(write({"": value}))
+    except (TypeError, ValueError, SinkError):
+        return object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +279,11 @@ class _Graph:
             raise PlanError(
                 f"step {output.step!r} is not keyed: no key_by is before it, so rows do not belong to records by key"
             )
+        if not steps[output.step].traits.keyed:
+            raise PlanError(
+                f"step {output.step!r}: its rows have no keys any more, so they do not belong to records by key: name "
+                f"the last step with keys with step="
+            )
         return cls(job, plan, output, {ref: captures[ref] for ref in cuts}, region)
 
     def single(self) -> SingleStep:
@@ -259,6 +300,11 @@ class _Graph:
             raise PlanError(
                 f"step {self.output.step!r}: its recording is before {deciding[0]!r}, which decides by the partitions "
                 f"of the source what is late, and a recording has none: capture the on-time stream of {deciding[0]!r}"
+            )
+        if by_clock := [name for name in kept if _goes_by_clock(steps[name])]:
+            raise PlanError(
+                f"step {self.output.step!r}: {by_clock[0]!r} goes by the runtime's clock, and a replay has another, so "
+                f"no captured record leads to its rows for certain"
             )
         made = [Step(cut.name, "source", OpenEnd, traits=cut.traits) for cut in self.cuts.values()]
         for step in (one for one in self.plan.steps if one.name in kept):
@@ -290,7 +336,15 @@ class _Graph:
 
 
 def _output_of(plan: Plan, step: str | None) -> StreamRef:
+    """Return the stream whose row is meant: that of results of windows, if they became flat rows, which have no key."""
     steps = {one.name: one for one in plan.steps}
+    ref = _named(plan, steps, step)
+    while steps[ref.step].kind == "flat":
+        ref = steps[ref.step].inputs[0]
+    return ref
+
+
+def _named(plan: Plan, steps: Mapping[str, Step], step: str | None) -> StreamRef:
     if step is None:
         sinks = [one for one in plan.steps if one.kind == "sink" and _capture_of(one) is None]
         if len(sinks) != 1:
@@ -306,6 +360,14 @@ def _capture_of(step: Step) -> Capture | None:
     """Return the sink of a step that captures into a place."""
     sink = step.factory.keywords.get("sink") if step.kind == "sink" and isinstance(step.factory, partial) else None
     return sink if isinstance(sink, Capture) else None
+
+
+def _goes_by_clock(step: Step) -> bool:
+    """Return whether a step with state groups records by the runtime's clock."""
+    options = step.factory.keywords if isinstance(step.factory, partial) else {}
+    if step.kind == "window":
+        return bool(options.get("by_clock"))
+    return step.kind == "collect" and options.get("every_s") is not None
 
 
 def _cuts(
@@ -343,7 +405,7 @@ class Entry(Operator):
         if self.times is None:
             out.send(batch)
             return
-        batch = batch.compress([_is_same(self.key, key) for key in batch.keys or ()])
+        batch = batch.compress([_is_same(self.key, key, is_key=True) for key in batch.keys or ()])
         self.times += batch.timestamps or [None] * len(batch)
         out.send(batch)
 
@@ -399,9 +461,7 @@ class _Replayed:
                 if isinstance(item, CapturedRecord):
                     self._push(item, name)
                 else:
-                    self._runner.push(item, name)
-                if self._runner.enriching:
-                    self._runner.finish_calls()
+                    self._process(item, name)
                 yield from self._taken()
         finally:
             self._runner.close()
@@ -438,7 +498,7 @@ class _Replayed:
     def _push(self, record: CapturedRecord, name: str) -> None:
         cut, is_inside = self._ends[name]
         is_noted = is_inside and self._key is not _ALL
-        if is_noted and not _is_same(self._key, record.key):
+        if is_noted and not _is_same(self._key, record.key, is_key=True):
             return
         times = None if record.timestamp is None else [record.timestamp]
         has_keys = cut.traits.keyed or cut.traits.local
@@ -446,11 +506,11 @@ class _Replayed:
         batch = Batch([record.value], keys=[record.key] if has_keys else None, timestamps=times, part=part)
         if is_noted:
             self.inputs.append(_Input(record, [record.timestamp]))
-            self._runner.push(batch, name)
+            self._process(batch, name)
             return
         mine = _Input(record, [])
         self.inputs.append(mine)
-        self._runner.push(batch, name)
+        self._process(batch, name)
         for entry in self._entries:
             if entry.times:
                 mine.times.extend(entry.times)
@@ -458,20 +518,34 @@ class _Replayed:
         if not mine.times:
             self.inputs.pop()
 
+    def _process(self, message: Batch | Control, name: str) -> None:
+        """Process a message, and all that its calls return: it belongs to no later one."""
+        self._runner.push(message, name)
+        if self._runner.enriching:
+            self._runner.finish_calls()
+
     def _taken(self) -> Iterator[_Output]:
-        """Yield what has been sent, with the window that made it: of the same key and time on the way to it."""
+        """Yield what has been sent, with the window that made it: its own, or of its key and time on the way to it."""
         taken = [[*_records(recorder)] for recorder in self._recorders]
         if not taken[-1]:
             return
-        windows: dict[tuple[Any, Any], tuple[int, int]] = {}
+        windows: dict[tuple[Any, Any], dict[tuple[int, int], None]] = {}
         for maker, messages in zip(self._makers, taken, strict=True):
             for one in messages if maker is not None else ():
-                if type(one.value) is WindowResult:
-                    windows[one.key, one.timestamp] = (one.value.start, one.value.end)
-                elif isinstance(maker, WindowJoin) and one.timestamp is not None:
-                    windows[one.key, one.timestamp] = (one.timestamp + 1 - maker.size, one.timestamp + 1)
+                if (window := _window_of(one, maker)) is not None:
+                    windows.setdefault((one.key, one.timestamp), {})[window] = None
         for message in taken[-1]:
-            yield _Output(message, windows.get((message.key, message.timestamp)), len(self.inputs))
+            own = _window_of(message, self._makers[-1])
+            found = windows.get((message.key, message.timestamp), ()) if own is None else (own,)
+            yield _Output(message, tuple(found), len(self.inputs))
+
+
+def _window_of(message: DataMessage[Any, Any], maker: Operator | None) -> tuple[int, int] | None:
+    """Return the window of a result of ``maker``; None for other records."""
+    value, time = message.value, message.timestamp
+    if type(value) is WindowResult:
+        return value.start, value.end
+    return (time + 1 - maker.size, time + 1) if isinstance(maker, WindowJoin) and time is not None else None
 
 
 def _records(recorder: Recorder) -> Iterator[DataMessage[Any, Any]]:

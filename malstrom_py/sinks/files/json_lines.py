@@ -79,10 +79,10 @@ def _lines(rows: list[dict[str, Any]]) -> bytes:
     if (lines := plain_lines(rows)) is not None:
         return lines
     try:
-        return "\n".join(map(_json_line, rows)).encode() + b"\n"
+        return "\n".join(map(json_line, rows)).encode() + b"\n"
     except UnicodeEncodeError:
-        row = next(row for row in rows if not is_unicode(_json_line(row)))
-        names = [name for name in row if not is_unicode(_json_line({name: row[name]}))]
+        row = next(row for row in rows if not is_unicode(json_line(row)))
+        names = [name for name in row if not is_unicode(json_line({name: row[name]}))]
         what = f"column {names[0]!r} holds text that" if is_unicode(names[0]) else "a column's name"
         raise SinkError(f"{what} is not valid Unicode, with a lone surrogate: repair it in a map step") from None
 
@@ -93,7 +93,7 @@ _PLAIN: Final = frozenset({int, float, str, bool, NoneType})
 def plain_lines(rows: list[dict[str, Any]]) -> bytes | None:
     r"""Return the lines of rows of plain values, in a third of the time; None for others.
 
-    The bytes are those of `_json_line`: so floats that one of the two encoders writes with an exponent are not plain.
+    The bytes are those of `json_line`: so floats that one of the two encoders writes with an exponent are not plain.
 
     >>> plain_lines([{"n": 1, "text": "é"}, {"x": -0.5}])
     b'{"n": 1, "text": "\xc3\xa9"}\n{"x": -0.5}\n'
@@ -107,11 +107,12 @@ def plain_lines(rows: list[dict[str, Any]]) -> bytes | None:
         return None
     try:
         return b"\n".join([_one_line(_encode_plain(row), indent=0) for row in rows]) + b"\n"
-    except Exception:  # half a character, or a name of a class: `_json_line` decides
+    except Exception:  # half a character, or a name of a class: `json_line` decides
         return None
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
+    """Return what JSON has instead of ``value``; `TypeError` if it has nothing."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal | UUID):
@@ -135,19 +136,20 @@ def _without_nan(value: Any) -> Any:
 
 
 def _finite_json_value(value: Any) -> Any:
-    """Convert as `_json_value` does, and replace NaN inside the value."""
-    return _without_nan(_json_value(value))
+    """Convert as `json_value` does, and replace NaN inside the value."""
+    return _without_nan(json_value(value))
 
 
 _encode_plain: Final = msgspec.json.Encoder().encode
 _one_line: Final = msgspec.json.format
 
 # json.dumps would create an encoder for each row.
-_encode_json: Final = json.JSONEncoder(default=_json_value, allow_nan=False, ensure_ascii=False).encode
+_encode_json: Final = json.JSONEncoder(default=json_value, allow_nan=False, ensure_ascii=False).encode
 _encode_finite: Final = json.JSONEncoder(default=_finite_json_value, allow_nan=False, ensure_ascii=False).encode
 
 
-def _json_line(row: dict[str, Any]) -> str:
+def json_line(row: dict[str, Any]) -> str:
+    """Return a row as a line of JSON, without the end of the line; `SinkError` if JSON has no such value."""
     try:
         try:
             return _encode_json(row)

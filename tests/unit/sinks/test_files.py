@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from malstrom_py.data.batch import Batch
 from malstrom_py.errors import PlanError, SinkError
 from malstrom_py.sinks.files import Files
-from malstrom_py.sinks.files.json_lines import _json_line, plain_lines
+from malstrom_py.sinks.files.json_lines import json_line, plain_lines
 from malstrom_py.sources.files import Files as FilesSource
 from tests.unit.sinks.writing import WORKER, Format, everything, visible, write
 from tests.unit.sources.reading import read_source
@@ -259,7 +259,7 @@ PLAIN = st.one_of(
 def test_json_of_plain_values_is_what_the_general_encoder_writes(rows: list[dict[str, Any]]) -> None:
     for some in (rows, *([row] for row in rows)):
         lines = plain_lines(some)
-        assert lines is None or lines == "".join(f"{_json_line(row)}\n" for row in some).encode() or not some
+        assert lines is None or lines == "".join(f"{json_line(row)}\n" for row in some).encode() or not some
 
 
 def test_json_of_values_that_json_does_not_know(tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -253,6 +257,147 @@ def test_a_row_that_is_not_there_or_is_one_of_several_is_an_error() -> None:
     ):
         with pytest.raises(CaptureError, match=text):
             mp.why(job, row, "out")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_record_whose_call_returned_in_front_of_the_keys_is_an_input_of_its_own_result(seed: int) -> None:
+    async def digit(number: int) -> int:
+        return number % 3
+
+    numbers, out = Random(seed).sample(range(40), 20), sinks.Memory()
+    job = mp.Job("calls")
+    read = job.source("in", sources.Memory(numbers))
+    read.capture_into("seen", capture.InMemory())
+    called = read.key_by("number", lambda number: number).enrich("digit", digit)
+    called.key_by("digits", lambda pair: pair[1]).collect("pairs", size=2).sink("out", out)
+    mp.run(job, progress=False)
+    for key, lists in out.by_key.items():
+        mine = [number for number in numbers if number % 3 == key]
+        for number, pairs in enumerate(lists, 1):
+            found = mp.why(job, {"key": key, "value": pairs})
+            assert [one.value for one in found.inputs] == mine[: 2 * number]
+
+
+def united(change: Callable[[Any], Any]) -> Recorded:
+    """Two windows with common ends, whose results are changed and united."""
+
+    def make(named: Any) -> Any:
+        short, long = (named.window(f"w{size}", windows.tumbling(timedelta(seconds=size))) for size in (100, 200))
+        return change(short.count()).union("both", change(long.count().filter("all", lambda result: True)))
+
+    return Recorded(0, make).run(0)
+
+
+def test_a_result_has_its_own_window_though_another_ends_at_the_same_time() -> None:
+    recorded = united(lambda results: results)
+    for key, results in recorded.out.by_key.items():
+        for result in results:
+            found = mp.why(recorded.job, {"key": key, "start": result.start, "end": result.end})
+            assert (found.window, len(found.inputs)) == (result[:2], result.value)
+
+
+def test_a_value_that_may_be_of_two_windows_is_an_error() -> None:
+    names = iter("ab")
+    recorded = united(
+        lambda results: results.map(next(names), lambda result: (result.end - result.start, result.value))
+    )
+    with pytest.raises(CaptureError, match=r"may be of 2 windows .* from 0 to 200.*: name the window's step"):
+        mp.why(recorded.job, {"key": "a", "timestamp": 199, "value": recorded.out.by_key["a"][1]})
+    assert mp.why(recorded.job, {"key": "a", "timestamp": 199}, "w100").window == (100, 200)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_flat_row_is_found_by_the_result_that_it_was_made_of(*, early: bool) -> None:
+    job, out = mp.Job("flat"), sinks.Memory()
+    items: list[dict[str, Any]] = [
+        {"key": key, "at": datetime.fromtimestamp(at, UTC), "n": n} for key, at, n in rows_of(1)
+    ]
+    timed = job.source("in", sources.Memory(items)).with_watermark("at", "90 seconds")
+    timed.capture_into("seen", capture.InMemory())
+    if early:
+        keyed = timed.key_by("by", "key").window("w", windows.tumbling(timedelta(seconds=60)), emit=5)
+        keyed.aggregate(n=agg.sum("n")).flat("rows").sink("out", out)
+    else:
+        timed.group_by("key").window("1 minute").agg(n=agg.sum("n")).sink("out", out)
+    mp.run(job, progress=False)
+    assert len(out.items) > 10
+    for row in out.items:
+        found = mp.why(job, row)
+        start, end = (row[f"window_{edge}"] for edge in ("start", "end"))
+        mine = [one["n"] for one in items if one["key"] == row["key"] and start <= one["at"] < end]
+        assert sum(numbers_of(found)) == row["n"]
+        assert sorted(numbers_of(found)) == sorted(mine) or (row.get("update") and {*numbers_of(found)} < {*mine})
+
+
+def test_rows_after_flat_have_no_keys() -> None:
+    recorded = Recorded(
+        0, lambda named: named.window("w", WINDOWS[0]).count().flat("rows").map("n", lambda row: row["value"])
+    )
+    with pytest.raises(PlanError, match="step 'n': its rows have no keys any more"):
+        mp.why(recorded.job, 3)
+
+
+CLOCKS: dict[str, Callable[[Any], Any]] = {
+    "window": lambda keyed: keyed.window("w", windows.tumbling(timedelta(seconds=1), clock="processing")).count(),
+    "session": lambda keyed: keyed.window("w", windows.session(timedelta(seconds=1), clock="processing")).count(),
+    "collect": lambda keyed: keyed.collect("w", size=2, every=timedelta(seconds=1)),
+}
+
+
+@pytest.mark.parametrize("kind", CLOCKS)
+def test_what_goes_by_the_clock_is_an_error(kind: str) -> None:
+    job, numbers = kept_job(capture.InMemory())
+    CLOCKS[kind](numbers.key_by("key", lambda number: 0)).sink("out", sinks.Memory())
+    mp.run(job, progress=False)
+    with pytest.raises(PlanError, match="'w' goes by the runtime's clock"):
+        mp.why(job, {"key": 0})
+
+
+DAY = datetime(2024, 1, 2, tzinfo=UTC)
+ODD: list[tuple[Any, Any, Any]] = [
+    (DAY.date(), "2024-01-02", None),
+    (Decimal("1.5"), "1.5", Decimal(2)),
+    ((DAY, "x"), [DAY.isoformat(), "x"], (DAY, "y")),
+    (None, None, math.inf),
+    ((None, 1), [None, 1], (math.inf, 1)),
+]
+
+
+@pytest.mark.parametrize(("key", "text", "other"), ODD)
+def test_a_key_may_be_given_as_json_has_it(key: Any, text: Any, other: Any) -> None:
+    job, numbers = kept_job(capture.InMemory())
+    numbers.key_by("key", lambda number: key if number % 2 else other).count("n").sink("out", sinks.Memory())
+    mp.run(job, progress=False)
+    for given in (key, text):
+        assert [one.value for one in mp.why(job, {"key": given, "value": 2}).inputs] == [1, 3]
+
+
+def test_a_line_that_files_wrote_is_found_by_its_nested_values_in_any_order(tmp_path: Path) -> None:
+    job, numbers = kept_job(capture.InMemory())
+
+    def nested(number: int) -> dict[str, Any]:
+        inner: dict[str, Any] = {"at": DAY + timedelta(number), "pair": (number, None)}
+        return {"day": inner["at"].date(), "price": Decimal(number) / 4, "rate": math.nan, "inner": inner}
+
+    numbers.key_by("odd", lambda number: number % 2).map("m", nested).sink("out", sinks.Files(tmp_path, format="json"))
+    mp.run(job, progress=False)
+    lines = [json.loads(line) for path in tmp_path.glob("*.json*") for line in path.read_text().splitlines()]
+    assert len(lines) == 6
+    for line in lines:
+        line["inner"] = dict(reversed(line["inner"].items()))
+        assert mp.why(job, line).value["inner"]["pair"] == (line["inner"]["pair"][0], None)
+
+
+def test_a_field_of_the_value_may_be_named_key() -> None:
+    job, numbers = kept_job(capture.InMemory())
+    named = numbers.key_by("odd", lambda number: number % 2).map("m", lambda number: {"key": number // 2, "n": number})
+    named.sink("out", out := sinks.Memory())
+    mp.run(job, progress=False)
+    for row in out.items:  # such as key 0, n 1: of the key 1, while 0 is a key too
+        found = mp.why(job, row)
+        assert (found.key, found.value) == (row["n"] % 2, row)
+    with pytest.raises(CaptureError, match="has made 4 rows"):
+        mp.why(job, {"key": 0})
 
 
 def all_keys(right: Callable[..., Any]) -> Callable[..., Any]:
