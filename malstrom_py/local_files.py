@@ -95,3 +95,12 @@ def locked(folder: Path) -> Iterator[bool]:
             yield True
     finally:
         lock.release()
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or the names in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

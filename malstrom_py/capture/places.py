@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from malstrom_py.errors import CaptureError, PlanError, SnapshotError
-from malstrom_py.local_files import local_path
+from malstrom_py.local_files import local_path, sync
 from malstrom_py.snapshot.object_store import ObjectStore as Objects
 
 
@@ -85,7 +85,7 @@ class Folder:
         except FileNotFoundError:
             if not (self.path / new).exists():
                 raise
-        _sync_folder(self.path)
+        sync(self.path)
 
     def delete(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
@@ -105,14 +105,6 @@ class _File:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class InMemory:

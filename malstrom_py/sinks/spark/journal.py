@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from malstrom_py.errors import SinkError
-from malstrom_py.local_files import RunLock, locked
+from malstrom_py.local_files import RunLock, locked, sync
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.output_record import write_durably
-from malstrom_py.sinks.staged.folder import ATTEMPTS, make_private, remove_empty, staging_folder, sync
+from malstrom_py.sinks.staged.folder import ATTEMPTS, make_private, remove_empty, staging_folder
 from malstrom_py.sinks.staged.payloads import STAGING, checked
 from malstrom_py.sinks.staged.problems import sink_errors
 

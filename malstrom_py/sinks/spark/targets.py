@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from malstrom_py.errors import SinkError
+from malstrom_py.local_files import sync
 from malstrom_py.sinks.base import CommitContext, SnapshotId
 from malstrom_py.sinks.files.schemas import bring_to, in_files
 from malstrom_py.sinks.files.target_columns import TargetColumns
@@ -23,7 +24,7 @@ from malstrom_py.sinks.output_record import StepOutput, begin_record, find_recor
 from malstrom_py.sinks.spark.journal import Journal, check_others
 from malstrom_py.sinks.spark.schema import appended_schema, check_partitions, existing_in, schema_of_staged, without
 from malstrom_py.sinks.staged import Committer
-from malstrom_py.sinks.staged.folder import FolderPlace, sync
+from malstrom_py.sinks.staged.folder import FolderPlace
 from malstrom_py.sinks.staged.payloads import StagedFile, checked, pack
 from malstrom_py.sinks.staged.problems import sink_errors
 

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import SinkError, SparkError
 from malstrom_py.errors.text import public_text
+from malstrom_py.local_files import sync
 from malstrom_py.sinks.base import CommitContext
 from malstrom_py.sinks.files.schemas import bring_to, in_files, without_nulls
 from malstrom_py.sinks.files.target_columns import TargetColumns, length_limits, required_places
 from malstrom_py.sinks.output_record import BY_SPARK, StepOutput, record_output
 from malstrom_py.sinks.spark.schema import schema_of_staged, without
 from malstrom_py.sinks.spark.targets import SparkCommitter, SparkTarget
-from malstrom_py.sinks.staged.folder import FolderPlace, sync
+from malstrom_py.sinks.staged.folder import FolderPlace
 from malstrom_py.sinks.staged.payloads import StagedFile
 from malstrom_py.sinks.staged.problems import sink_errors
 from malstrom_py.spark.failures import describe_failure, spark_errors

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from malstrom_py.errors import InternalError
-from malstrom_py.local_files import RunLock, locked
+from malstrom_py.local_files import RunLock, locked, sync
 from malstrom_py.sinks.base import CommitContext, is_left_over
 from malstrom_py.sinks.staged import Done, problems
 from malstrom_py.sinks.staged.payloads import STAGING, StagedFile, checked
@@ -247,15 +247,6 @@ def make_private(folder: Path, root: Path) -> None:
     """Create ``folder`` and its missing parents below ``root``, accessible to this user only."""
     for part in [*reversed([parent for parent in folder.parents if root in parent.parents]), folder]:
         part.mkdir(mode=0o700, exist_ok=True)
-
-
-def sync(folder: Path) -> None:
-    """Make the entries of ``folder`` durable: their names, not their contents."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class _Renames:

@@ -175,13 +175,16 @@ class Spark(GrowingRowGroups):
     def _part(self, pin: RowGroups, part: Part, state: Any) -> LazyPart | AheadPart:
         if not self._follow:
             return super()._part(pin, part, state)
-        return self._later(pin, part, start_at(_BATCHES, 0) if state is None else state, BatchLog(_folder_of(pin)))
+        log = BatchLog(_folder_of(pin), pin.id)
+        return self._later(pin, part, start_at(_BATCHES, 0) if state is None else state, log)
 
     def acknowledge(self, job: str, positions: Mapping[Part, Any]) -> None:
         """Remove the batches that a durable snapshot has passed (see `BaseSource`)."""
         position = positions.get(_BATCHES)
         if position is not None:
-            _folder_of(self._pin.of(self)).remove_before(position["version"])
+            folder = _folder_of(pin := self._pin.of(self))
+            if folder.name() == pin.id:  # another one in its place has other rows
+                folder.remove_before(position["version"])
 
     def list_parts_after(self, known: Mapping[Part, Any]) -> Sequence[Part]:
         """Return the partitions pinned now; partitions of earlier runs are not read again."""

@@ -155,7 +155,7 @@ def footers_in(folder: PinFolder, schema: pa.Schema, keep: Any) -> dict[Path, Fo
 
 
 def check_complete(counted: Any, rows: int, files: int, folder: PinFolder) -> None:
-    """Raise `SourceError` if Spark has written more rows than this machine sees."""
+    """Raise `SourceError` unless this machine sees the rows that Spark has written, and no others."""
     # Without rows the observation may never arrive, so do not wait for it.
     written = int(counted.get["rows"]) if rows else 0
     if not files or rows < written:
@@ -163,6 +163,11 @@ def check_complete(counted: Any, rows: int, files: int, folder: PinFolder) -> No
             f"Spark has staged {written or 'its'} rows in {folder.path}, but only {rows} of them are here: "
             f"Spark runs on "
             f"other machines than this program. Give staging= a folder that all of them, and all workers, share"
+        )
+    if rows > written:
+        raise SourceError(
+            f"Spark has staged {written} rows in {folder.path}, and {rows} are there: something else has written into "
+            f"it. Start the job again"
         )
 
 

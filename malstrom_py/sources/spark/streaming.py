@@ -47,7 +47,10 @@ def pinned_batches(query: SparkQuery, job: str, after: Bound | None = None) -> t
     """
     folder = _folder_of(query, job)
     frame, names, schema = _described(query)
+    last = -1 if after is None or after.upto is None else int(after.upto)
     with folder.alone():
+        folder.check_there(last + 1)
+        folder.check_columns(last + 1, schema)
         running = _Query(query, frame, schema, folder, availableNow=True)
         try:
             running.wait()
@@ -55,7 +58,7 @@ def pinned_batches(query: SparkQuery, job: str, after: Bound | None = None) -> t
             running.end()
     folder.hold()
     try:
-        pin, bound = _pin(query, folder, names, schema, after)
+        pin, bound = _pin(query, folder, names, schema, last)
     except BaseException:
         folder.leave(keep=True)
         raise
@@ -74,10 +77,8 @@ def _described(query: SparkQuery) -> tuple[Any, Sequence[str], pa.Schema]:
 
 
 def _pin(
-    query: SparkQuery, folder: StreamFolder, names: Sequence[str], schema: pa.Schema, after: Bound | None
+    query: SparkQuery, folder: StreamFolder, names: Sequence[str], schema: pa.Schema, last: int
 ) -> tuple[RowGroups, Bound]:
-    last = -1 if after is None or after.upto is None else int(after.upto)
-    folder.check_there(last + 1)
     new = [id for id in folder.ids() if id > last]
     found = [footers_in(PinFolder(folder.batch(id)), schema, query.keep) for id in new]
     files = [
@@ -105,6 +106,7 @@ def follow(query: SparkQuery, job: str, earlier: RowGroups | None) -> tuple[RowG
         pin = new_pin(name, schema, names, [], folder.path)
         if earlier is None:
             folder.check_there(0)
+            folder.check_columns(0, schema)
         elif pin != replace(earlier, staged=pin.staged):
             raise lasting(
                 SourceError(
@@ -173,6 +175,7 @@ class _Query:
         counted = write_rows(self._asked, batch.sparkSession, batch, self._schema, unfinished)
         footers = footers_in(unfinished, self._schema, self._asked.keep)
         check_complete(counted, sum(one.rows for one in footers.values()), len(footers), unfinished)
+        self._folder.note_columns(unfinished, self._schema)
 
 
 class Followed(StreamFolder):

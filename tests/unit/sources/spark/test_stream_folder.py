@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,8 @@ import pytest
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.pinned.folder import PinFolder
+from malstrom_py.sources.spark import stream_folder
+from malstrom_py.sources.spark.pinning import check_complete
 from malstrom_py.sources.spark.stream_folder import BatchLog, StreamFolder
 
 RUNS = 40
@@ -62,13 +66,14 @@ class Job:
     """A reader that goes back to its last snapshot when it dies, and what its sink has committed."""
 
     folder: StreamFolder
+    name: str
     at: tuple[int, int] = (0, 0)
     pending: list[int] = field(default_factory=list)
     kept: tuple[int, int] = (0, 0)
     committed: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.log = BatchLog(self.folder)
+        self.log = BatchLog(self.folder, self.name)
 
     def step(self) -> None:
         place, index = self.at
@@ -90,15 +95,15 @@ class Job:
         self.folder.remove_before(self.kept[0])
 
     def die(self) -> None:
-        self.pending, self.at, self.log = [], self.kept, BatchLog(self.folder)
+        self.pending, self.at, self.log = [], self.kept, BatchLog(self.folder, self.name)
 
 
 def run(seed: int, folder: Path, stream: type[StreamFolder] = StreamFolder) -> None:
     rng = random.Random(seed)
     query = Query(stream(folder), rng, crashes=seed % 3 > 0)
-    job = Job(stream(folder))
     with query.folder.alone() as name:
         """It is made."""
+    job = Job(stream(folder), name)
     acts: list[Any] = [job.step] * 8 + [job.snapshot, job.acknowledge] * 2
     acts += [job.die] if seed % 2 else []
     while query.noted < BATCHES:
@@ -167,9 +172,15 @@ def staged(folder: Path, batches: int) -> StreamFolder:
     return query.folder
 
 
+def log_of(folder: StreamFolder) -> BatchLog:
+    name = folder.name()
+    assert name is not None
+    return BatchLog(folder, name)
+
+
 def test_batches_wait_for_a_reader_until_it_has_read_them(tmp_path: Path) -> None:
     folder = staged(tmp_path / "stream", 3)
-    log = BatchLog(folder)
+    log = log_of(folder)
     unread = []
     for place in range(4):
         log.read(place)
@@ -180,7 +191,7 @@ def test_batches_wait_for_a_reader_until_it_has_read_them(tmp_path: Path) -> Non
 def test_a_reader_learns_why_the_query_has_ended_after_it_has_read_all(tmp_path: Path) -> None:
     folder = staged(tmp_path / "stream", 1)
     folder.note_failure("the query has failed: no broker answers")
-    log = BatchLog(folder)
+    log = log_of(folder)
     assert log.read(0) is not None
     with pytest.raises(SourceError, match=r"no broker answers\. Start the job again"):
         log.read(1)
@@ -194,7 +205,7 @@ def test_batches_that_were_removed_are_not_waited_for(tmp_path: Path) -> None:
     folder.remove_before(3)
     assert folder.ids() == [3]
     with pytest.raises(SourceError, match="no batches before 3 any more"):
-        BatchLog(folder).read(1)
+        log_of(folder).read(1)
 
 
 @pytest.mark.parametrize("id", [1, 4])
@@ -211,3 +222,146 @@ def test_a_removal_that_was_interrupted_leaves_no_half_batch(tmp_path: Path) -> 
     with folder.alone():
         """Another run begins."""
     assert not old.exists()
+
+
+def until_it_fails(log: BatchLog, place: int) -> None:
+    for _ in range(50):
+        assert log.read(place) is None
+
+
+def test_a_reader_does_not_wait_for_a_batch_that_was_removed_under_it(tmp_path: Path) -> None:
+    query = Query(StreamFolder(tmp_path), random.Random(1), crashes=False)
+    with query.folder.alone():
+        """It is made."""
+    query.step()
+    log = log_of(query.folder)
+    assert log.read(0) is not None
+    assert log.read(1) is None
+    for _ in range(3):
+        query.step()
+    shutil.rmtree(query.folder.batch(1))
+    with pytest.raises(SourceError, match="no batches before 2 any more"):
+        until_it_fails(log, 1)
+
+
+@pytest.mark.parametrize("again", [0, 1, 3])
+def test_a_reader_stops_if_its_folder_is_removed_or_replaced(again: int, tmp_path: Path) -> None:
+    folder = staged(tmp_path / "stream", 1)
+    log = log_of(folder)
+    assert log.read(0) is not None
+    assert log.read(1) is None
+    shutil.rmtree(folder.path)
+    if again:
+        staged(folder.path, again)
+    with pytest.raises(SourceError, match="removed or replaced"):
+        until_it_fails(log, 1)
+
+
+@pytest.mark.parametrize("place", [4, 10])
+def test_an_older_copy_of_the_folder_is_refused(place: int, tmp_path: Path) -> None:
+    folder = staged(tmp_path / "stream", 3)
+    assert log_of(folder).read(3) is None
+    with pytest.raises(SourceError, match=f"has batches up to 2, and the job continues with {place}"):
+        log_of(folder).read(place)
+
+
+def test_a_batch_and_its_plan_are_durable_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(stream_folder, "sync", lambda path: synced.append(path.name[:5]))
+    folder = StreamFolder(tmp_path / "stream")
+    with folder.alone():
+        """It is made."""
+    (folder.checkpoint / "offsets").mkdir(parents=True)
+    synced.clear()
+
+    def write(unfinished: PinFolder) -> None:
+        unfinished.rows.mkdir()
+        (unfinished.rows / "part.parquet").touch()
+
+    for id in range(2):
+        (folder.checkpoint / "offsets" / str(id)).touch()
+        folder.stage(id, write)
+        assert {str(id), "rows", "part.", ".tmp-"} <= set(synced[:-1])
+        assert synced[-1] == "batch"
+        synced.clear()
+
+
+@pytest.mark.parametrize("first", ["old", "new"])
+def test_a_batch_that_an_ended_query_still_writes_does_not_mix_with_that_of_the_next(
+    first: str, tmp_path: Path
+) -> None:
+    folder = staged(tmp_path / "stream", 0)
+    log = log_of(folder)
+
+    def write(unfinished: PinFolder, names: str) -> None:
+        for name in names:
+            unfinished.rows.mkdir(exist_ok=True)
+            (unfinished.rows / f"{name}.parquet").touch()
+
+    def of_old(unfinished: PinFolder) -> None:
+        write(unfinished, "ab")
+        if first == "new":
+            StreamFolder(folder.path).stage(0, lambda other: write(other, "ab"))
+
+    def of_new(unfinished: PinFolder) -> None:
+        write(unfinished, "a")
+        folder.stage(0, of_old)
+        found = log.read(0)
+        assert found is not None
+        assert len(found[0]) == 2
+        write(unfinished, "b")
+
+    StreamFolder(folder.path).stage(0, of_new)
+    assert folder.ids() == [0]
+    assert [path.name for path in folder.batch(0).parent.iterdir()] == [folder.batch(0).name]
+    found = log.read(0)
+    assert found is not None
+    assert len(found[0]) == 2
+
+
+def test_what_a_killed_query_has_written_is_removed(tmp_path: Path) -> None:
+    folder = staged(tmp_path / "stream", 1)
+    left = folder.batch(0).with_name(".tmp-1-0011aabb")
+    (left / "rows").mkdir(parents=True)
+    with folder.alone():
+        """Another run begins."""
+    assert not left.exists()
+    assert folder.ids() == [0]
+
+
+@pytest.mark.parametrize(("rows", "said"), [(2, "only 2 of them are here"), (4, "3 rows .* and 4 are there")])
+def test_a_batch_has_the_rows_that_spark_has_counted(rows: int, said: str, tmp_path: Path) -> None:
+    counted = SimpleNamespace(get={"rows": 3})
+    check_complete(counted, 3, 1, PinFolder(tmp_path))
+    with pytest.raises(SourceError, match=said):
+        check_complete(counted, rows, 1, PinFolder(tmp_path))
+
+
+HAD = pa.schema([("a", pa.int64()), ("b", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_read"),
+    [
+        ({"a": pa.int64(), "b": pa.string()}, True),
+        ({"b": pa.string()}, True),
+        ({"a": pa.int64(), "c": pa.float64()}, False),
+        ({"a": pa.string(), "b": pa.string()}, False),
+        ({"a": pa.int32()}, False),
+    ],
+)
+def test_batches_are_read_with_the_columns_that_they_have(
+    columns: dict[str, pa.DataType], is_read: bool, tmp_path: Path
+) -> None:
+    folder = staged(tmp_path / "stream", 1)
+    folder.stage(1, lambda unfinished: folder.note_columns(unfinished, HAD))
+    asked = pa.schema(list(columns.items()))
+    folder.check_columns(2, asked)
+    if is_read:
+        folder.check_columns(0, asked)
+    else:
+        with pytest.raises(SourceError, match=r"stream has batches of .* columns \(a: int64") as caught:
+            folder.check_columns(0, asked)
+        assert caught.value.lasting
