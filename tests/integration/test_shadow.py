@@ -20,11 +20,13 @@ from malstrom_py.workers.reports.shadows import ShadowReport
 TOTALS = """
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 
 import malstrom_py as mp
 from malstrom_py import sinks, sources
 
 out = sinks.Memory()
+fails_at = []
 
 
 def rows(part, start):
@@ -44,7 +46,18 @@ def total(key, row, state):
     return {"key": key, "n": n, "sum": state.sum + n}, Total(state.sum + n)
 
 
+def same(key, row, state):
+    return row, state
+
+
+def flat(row):
+    return [row]
+
+
 def mark(row):
+    if fails_at and row["n"] >= fails_at[0]:
+        fails_at.clear()
+        raise OSError("it passes")
     return {**row, "by": 1}
 
 
@@ -57,12 +70,39 @@ def make():
     keyed = job.source("in", sources.Generator(rows)).key_by("key", key_of)
     keyed.stateful_map("total", total, default=Total).map("mark", mark).sink("out", out)
     return job
+
+
+def make_ttl():
+    job = mp.Job("totals")
+    timed = job.source("in", sources.Generator(rows)).assign_timestamps("t", lambda row: row["n"], unit="ms")
+    keyed = timed.generate_epochs("e", mp.limit_out_of_orderness(100))[0].key_by("key", key_of)
+    keyed.stateful_map("same", same, default=Total, ttl=timedelta(hours=1)).sink("out", out)
+    return job
+
+
+def make_same():
+    job = mp.Job("totals")
+    keyed = job.source("in", sources.Generator(rows)).key_by("key", key_of)
+    keyed.stateful_map("same", same, default=Total).sink("out", out)
+    return job
+
+
+def make_flat():
+    job = mp.Job("totals")
+    keyed = job.source("in", sources.Generator(rows)).key_by("key", key_of)
+    keyed.flat_map("flat", flat).map("mark", mark).sink("out", out)
+    return job
 """
 
 OTHER = ('"sum": state.sum + n}', '"sum": state.sum + n + (n % 7 == 0)}')
 DRIFTS = ("Total(state.sum + n)", "Total(state.sum + n + 1)")
 FAILS = ("    n = row", "    if row['n'] % 5 == 0:\n        raise ValueError(f'no {row}')\n    n = row")
 EXITS = ("    n = row", "    raise SystemExit(3)\n    n = row")
+CANCELLED = ("    n = row", "    raise __import__('asyncio').CancelledError\n    n = row")
+PANICS = ("    n = row", "    raise type('Panic', (BaseException,), {})('at row')\n    n = row")
+MANY = ("return [row]", "return [row] * 1000")
+DAMAGES = ("    return row, state", '    row["n"] = -7\n    return row, state')
+SAME_FAILS = ("    return row, state", "    raise ValueError(f'no {row}')")
 CHANGES = ("    n = row", '    row["by"] = row["n"] = 7\n    n = row')
 CANNOT_BE_STORED = ("Total(state.sum + n)", "lambda: state")
 NEW_MARK = ('"by": 1', '"by": 2')
@@ -104,9 +144,10 @@ def totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Totals]:
     sys.modules.pop(name, None)
 
 
-def started(totals: Totals, tmp_path: Path, **options: Any) -> mp.JobHandle:
+def started(totals: Totals, tmp_path: Path, make: str = "make", **options: Any) -> mp.JobHandle:
     snapshots = mp.Snapshots(tmp_path / "kept", interval_s=0.1)
-    handle = mp.InProcess(2, snapshots=snapshots, **options).start(totals.module.make(), control=False)
+    job = getattr(totals.module, make)()
+    handle = mp.InProcess(2, snapshots=snapshots, **options).start(job, control=False)
     while handle.status().counts.read < 200:  # all keys have state
         time.sleep(0.01)
     return handle
@@ -174,6 +215,18 @@ def test_a_promoted_shadow_goes_on_with_its_own_state(change: tuple[str, str], t
         assert sum(last.values()) - sum(numbers) > 500
 
 
+def test_a_shadow_is_not_in_lists_of_steps(totals: Totals, tmp_path: Path) -> None:
+    handle = started(totals, tmp_path)
+    handle.reload("total", shadow=True)
+    assert not [edge for edge in handle.metrics().edges if "shadow" in f"{edge.source} {edge.target}"]
+    for ask in (handle.tap, handle.state):
+        with pytest.raises(mp.PlanError) as refused:
+            next(iter(ask("other")))
+        assert "total" in str(refused.value)
+        assert "shadow" not in str(refused.value)
+    handle.stop(drain=True, timeout_s=60)
+
+
 def test_a_dropped_shadow_leaves_nothing(totals: Totals, tmp_path: Path) -> None:
     handle = started(totals, tmp_path)
     totals.write(OTHER)
@@ -193,7 +246,13 @@ def test_a_dropped_shadow_leaves_nothing(totals: Totals, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [(FAILS, "ValueError in total at"), (EXITS, "SystemExit"), (CANNOT_BE_STORED, "function")],
+    [
+        (FAILS, "ValueError in total at"),
+        (EXITS, "SystemExit"),
+        (CANCELLED, "CancelledError"),
+        (PANICS, "Panic: at row"),
+        (CANNOT_BE_STORED, "function"),
+    ],
 )
 def test_an_error_of_the_shadow_stops_it_and_not_the_job(
     change: tuple[str, str], why: str, totals: Totals, tmp_path: Path
@@ -207,10 +266,16 @@ def test_an_error_of_the_shadow_stops_it_and_not_the_job(
     assert "the new code has stopped: " in str(found)
     handle.rescale(3)
     handle.snapshot()
-    with pytest.raises(mp.ReloadError, match="its shadow has stopped by an error, and is dropped"):
+    with pytest.raises(mp.ReloadError, match="its shadow has stopped by an error, and is dropped") as refused:
         handle.promote("total")
+    assert str(refused.value).endswith(f"begin another shadow. The error: {found.failure}")
     assert handle.shadow("total").failure == found.failure, "it is shown until another one begins"
     handle.snapshot()
+    totals.write(OTHER)
+    handle.reload("total", shadow=True)
+    found = compared(handle, "total")
+    assert (bool(found.different), found.failure) == (True, "")
+    handle.drop("total")
     assert handle.status().restarts == 0
     handle.stop(drain=True, timeout_s=60)
     totals.check()
@@ -224,6 +289,40 @@ def test_a_shadow_cannot_change_the_rows_of_the_job(totals: Totals, tmp_path: Pa
     assert found.different > found.compared / 2
     handle.stop(drain=True, timeout_s=60)
     totals.check()
+
+
+@pytest.mark.parametrize(
+    ("make", "options"), [("make_ttl", {}), ("make_same", {"state": mp.State("64MB")}), ("make_same", {})]
+)
+def test_a_step_with_a_ttl_or_with_state_on_disk_is_guarded_too(
+    make: str, options: dict[str, Any], totals: Totals, tmp_path: Path
+) -> None:
+    handle = started(totals, tmp_path, make, **options)
+    totals.write(DAMAGES)
+    handle.reload("same", shadow=True)
+    assert compared(handle, "same").different
+    handle.drop("same")
+    totals.write(SAME_FAILS)
+    handle.reload("same", shadow=True)
+    assert "ValueError in same at" in compared(handle, "same", 10**9).failure
+    handle.stop(drain=True, timeout_s=60)
+    numbers = sorted(row["n"] for row in totals.module.out.items)
+    assert numbers == list(range(len(numbers)))
+
+
+def test_an_error_of_a_later_step_is_not_one_of_the_shadow(totals: Totals, tmp_path: Path) -> None:
+    """A step that sends far more than it takes lets later steps run first; its shadow does not."""
+    handle = started(totals, tmp_path, "make_flat", restart=mp.Restart(backoff_s=0.01))
+    totals.write(MANY)
+    handle.reload("flat", shadow=True)
+    compared(handle, "flat")
+    totals.module.fails_at.append(handle.status().counts.read + 20)
+    while not (handle.status().restarts or handle.shadow("flat").failure):
+        time.sleep(0.01)
+    assert (handle.status().restarts, handle.shadow("flat").failure) == (1, "")
+    handle.stop(drain=True, timeout_s=60)
+    numbers = sorted(row["n"] for row in totals.module.out.items)
+    assert numbers == list(range(len(numbers)))
 
 
 def test_a_job_with_a_shadow_resumes_without_it(totals: Totals, tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ _PLAIN: Final = frozenset(("stateful_map", "stateful_flat_map", "ttl_map", "stat
 
 def job_state(plan: Plan, snapshots: Snapshots | None) -> JobState:
     """Return where the state of a job of ``plan`` is, and what it says."""
-    shapes = {step.name: shape for step in plan.steps if (shape := _shape_of(step)) is not None}
+    steps = [step for step in plan.steps if step.shadow_of is None]
+    shapes = {step.name: shape for step in steps if (shape := _shape_of(step)) is not None}
     uri, keeper = (None, "") if snapshots is None else snapshots.place
     return JobState(plan.job, shapes, uri, keeper, snapshots)
 

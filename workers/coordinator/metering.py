@@ -115,6 +115,7 @@ class Metering:
         return [
             EdgeMetrics(ref.step, steps[ref.step].ports[ref.port].name, reader.name, is_exchanged(steps[ref.step], ref))
             for ref, reader in self._plan.edges()
+            if reader.shadow_of is None
         ]
 
     def sample(self, steps: Mapping[str, StepCounts], counts: Counts, figures: Mapping[int, WorkerFigures]) -> None:

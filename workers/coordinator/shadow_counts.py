@@ -40,13 +40,12 @@ class ShadowCounts:
         self._steps: dict[str, _StepCounts] = {}
 
     def compare(self, steps: Collection[str], snapshot: str) -> None:
-        """Begin a run in which ``steps`` have a shadow, at the counts at the barrier of ``snapshot``. What has failed
-        is kept for people.
+        """Begin a run in which ``steps`` have a shadow, at the counts at the barrier of ``snapshot``. Those of others
+        are kept until `end`: a run that tries a promoted shadow may be rolled back.
         """
         with self._lock:
-            failed = {step: counts for step, counts in self._steps.items() if counts.failure}
-            self._steps = {**failed, **{step: self._kept(step) for step in steps}}
             for step in steps:
+                self._steps[step] = self._kept(step)
                 self._steps[step].resume(snapshot)
 
     def end(self, step: str) -> None:

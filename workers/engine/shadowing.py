@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import partial
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import Any, Final, NamedTuple
 
 from malstrom_py.builder.plan import Plan
@@ -34,14 +34,14 @@ from malstrom_py.data.messages import (
 )
 from malstrom_py.errors import CodecError, shown
 from malstrom_py.errors.text import public_text
-from malstrom_py.operators.base import Operator, Outlet
+from malstrom_py.operators.base import Operator, Outlet, weakly
 from malstrom_py.workers.engine.executor import Executor
 from malstrom_py.workers.reports.shadows import PAIRS_MAX, Compared, ShadowPair
 from malstrom_py.workers.transport.messages import COORDINATOR, Outgoing
 
 _EVERY_S: Final = 0.1
-_ALIGNED_MAX: Final = 200
-"""Longer lists are compared one by one: to align them would take long."""
+_ALIGNED_MAX: Final = 100
+"""So many outputs of each side are put beside each other in one piece: to align long lists would take long."""
 
 _TEXT_MAX: Final = 300
 
@@ -78,7 +78,7 @@ class Shadow:
     ) -> None:
         self.failure = ""
         self._worker, self._step = worker, step
-        self._operators = operators
+        self._counters = [operator.counters for operator in operators]
         self._outputs = outputs
         self._codecs = [operator.context.codec for operator in operators]
         self._clock = clock
@@ -100,7 +100,9 @@ class Shadow:
             # A batch keeps the forms that it was read in, by which later steps decide: the copy has the same memory.
             sent = batch.with_form(batch.form) if isinstance(batch, ColumnBatch) else self._packed(side, batch)
             self._sent.setdefault(self._place(side), ([], []))[side].append(_Sent(port, len(batch), sent))
-        except Exception as error:  # of the user's class
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of the user's class
             self.fail(error)
 
     def run(self, call: Callable[..., object], *arguments: Any) -> bool:
@@ -109,7 +111,9 @@ class Shadow:
             return False
         try:
             call(*arguments)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:  # of who runs the job
+            raise
+        except BaseException as error:  # also a task that was cancelled, or a library's panic
             self.fail(error)
         return not self.failure
 
@@ -138,7 +142,9 @@ class Shadow:
                 break
             try:
                 self._compare_batches(*self._sent.pop(place))
-            except Exception as error:  # of the user's class
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # of the user's class
                 self.fail(error)
         if self._clock.monotonic_s() >= self._next_s:
             self.tell()
@@ -162,7 +168,7 @@ class Shadow:
 
     def _place(self, side: int) -> tuple[int, int]:
         """Return which message a side handles now, or has handled last."""
-        return self._handled[side], self._operators[side].counters.calls
+        return self._handled[side], self._counters[side].calls
 
     def _packed(self, side: int, batch: Batch) -> bytes | list[Output]:
         """Return the stored form of a batch, or of each row if there is none of all."""
@@ -260,50 +266,80 @@ def _same_bits(one: Any, other: Any) -> bool:
 
 def aligned(old: list[Output], new: list[Output]) -> list[tuple[Output | None, Output | None]]:
     """Return the outputs of a key in pairs: one by one if there are as many, else equal ones beside each other."""
-    if len(old) == len(new) or len(old) + len(new) > _ALIGNED_MAX:
-        return list(zip_longest(old, new))
-    pairs: list[tuple[Output | None, Output | None]] = []
-    for _, start, end, other, other_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        pairs += zip_longest(old[start:end], new[other:other_end])
-    return pairs
+    if len(old) == len(new):
+        return [*zip(old, new, strict=True)]
+    at = to = _alike(old, new)
+    last = _alike(reversed(old[at:]), reversed(new[to:]))
+    pairs: list[tuple[Output | None, Output | None]] = [*zip(old[:at], new[:to], strict=True)]
+    while at < len(old) - last or to < len(new) - last:
+        before, now = (side[i : min(i + _ALIGNED_MAX, len(side) - last)] for side, i in ((old, at), (new, to)))
+        found = SequenceMatcher(None, before, now, autojunk=False).get_opcodes()
+        # What follows the last equal ones may have its like in the next piece.
+        while found[-1][0] != "equal" and any(one[0] == "equal" for one in found):
+            found.pop()
+        for _, start, end, other, other_end in found:
+            pairs += zip_longest(before[start:end], now[other:other_end])
+        at, to = at + found[-1][2], to + found[-1][4]
+    return [*pairs, *zip(old[at:], new[to:], strict=True)]
+
+
+def _alike(one: Iterable[Output], other: Iterable[Output]) -> int:
+    """Return how many outputs are the same before the first that differs."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+class _ShadowOutlet:
+    """The outlet of a shadow: no step reads its output, and the job's later steps must not run inside its guard."""
+
+    def __init__(self, out: Outlet) -> None:
+        self.send, self.forward, self.passed = out.send, out.forward, out.passed
+
+    def drain(self) -> None:
+        """Do nothing."""
 
 
 class _Guarded(Operator):
-    """What is added to the class of a shadow: its user's code gets copies, and its errors end the comparison."""
+    """What is added to the class of a shadow: its user's code gets copies, and its errors end the comparison.
+
+    ``own``: the methods that the operator had set for itself alone, which would be called instead of these.
+    """
 
     guard: Shadow
     was_scheduled: bool
+    own: dict[str, Callable[..., object]]
 
     @property
     def dormant(self) -> bool:
         return not self.guard.has_news and (not self.was_scheduled or super().dormant)
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        if self.guard.run(lambda: super(_Guarded, self).on_batch(_copied(batch), out)):
+        take = self.own.get("on_batch", super().on_batch)
+        if self.guard.run(lambda: take(_copied(batch), _ShadowOutlet(out))):
             self.guard.compare()
 
     def on_side(self, side: int, batch: Batch, out: Outlet) -> None:
-        if self.guard.run(lambda: super(_Guarded, self).on_side(side, _copied(batch), out)):
+        take = self.own.get("on_side", super().on_side)
+        if self.guard.run(lambda: take(side, _copied(batch), _ShadowOutlet(out))):
             self.guard.compare()
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
-        if not self.guard.run(super().on_epoch, epoch, out):
+        if not self.guard.run(super().on_epoch, epoch, _ShadowOutlet(out)):
             out.forward(epoch)
         self.guard.handled(NEW, epoch)
 
     def on_part(self, message: PartMessage, out: Outlet) -> None:
-        if not self.guard.run(super().on_part, message, out):
+        if not self.guard.run(super().on_part, message, _ShadowOutlet(out)):
             out.forward(message)
         self.guard.handled(NEW, message)
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
-        if not self.guard.run(super().on_control, message, out):
+        if not self.guard.run(super().on_control, message, _ShadowOutlet(out)):
             out.forward(message)
         self.guard.handled(NEW, message)
 
     def on_schedule(self, out: Outlet, clock: Clock) -> None:
         if self.was_scheduled:
-            self.guard.run(super().on_schedule, out, clock)
+            self.guard.run(super().on_schedule, _ShadowOutlet(out), clock)
         self.guard.compare(idle=True)
 
     def on_event(self, event: Any) -> None:
@@ -345,9 +381,10 @@ def attach_shadows(
         names = [port.name for port in step.ports]
         shadow = Shadow(worker, step.shadow_of, (old, new), names, clock, messages)
         guarded: Any = new
+        guarded.own = {method: vars(new).pop(method) for method in ("on_batch", "on_side") if method in vars(new)}
         guarded.__class__ = type(f"Shadow{type(new).__name__}", (_Guarded, type(new)), {})
         guarded.guard, guarded.was_scheduled, guarded.scheduled = shadow, new.scheduled, True
         for name in ("on_epoch", "on_part", "on_control"):
-            setattr(old, name, _noting(getattr(old, name), shadow))
+            setattr(old, name, _noting(weakly(getattr(old, name)), shadow))
         for side, name in ((OLD, step.shadow_of), (NEW, step.name)):
             executor.tap(nodes[name], partial(shadow.saw, side))

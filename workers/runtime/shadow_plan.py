@@ -27,7 +27,8 @@ def with_shadow(plan: Plan, new: Plan, step: str) -> Plan:
         if one.name == step:
             shadow = replace(code, name=f"{step}{SHADOW}", shadow_of=step, renamed_from=None)
             steps.append(replace(shadow, inputs=one.inputs, initial=None, types=new.types))
-    return replace(plan, steps=tuple(narrow_sources(steps)))
+    parameters = {**new.parameters, **plan.parameters}  # the new code may read more
+    return replace(plan, steps=tuple(narrow_sources(steps)), parameters=parameters)
 
 
 def without_shadow(plan: Plan, step: str) -> Plan:

@@ -217,11 +217,17 @@ class Supervisor(Generic[R]):
             self._commands.tried(SnapshotId(due.snapshot))
             return
         assert self._reloads is not None
-        if due.command.action == "promote" and due.command.step in self._commands.shadows.failed():
-            refused = f"step {due.command.step!r} was not reloaded: its shadow has stopped by an error, and is dropped"
+        step, shadows = due.command.step, self._commands.shadows
+        if due.command.action == "promote" and step in shadows.failed():
+            refused = (
+                f"step {step!r} was not reloaded: its shadow has stopped by an error, and is dropped. Correct the new "
+                f"code, and begin another shadow. The error: {shadows.report(step).failure}"
+            )
             self._next_run(None)
-            self._commands.tried(ReloadError(refused, step=due.command.step))
+            self._commands.tried(ReloadError(refused, step=step))
             return
+        if due.command.action == "shadow":
+            shadows.end(step)  # one that has failed would end the new one
         self._reloads.install(due.prepared)
         if due.command.action in {"reload", "promote"}:
             self._commands.events.emit(Reload(due.command.step, due.snapshot))

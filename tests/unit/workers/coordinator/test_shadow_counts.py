@@ -52,6 +52,14 @@ def test_a_failure_is_kept_and_nothing_is_counted_after_it(counts: ShadowCounts)
     assert counts.failed() == []
 
 
+def test_counts_are_kept_while_a_promoted_shadow_is_tried(counts: ShadowCounts) -> None:
+    counts.add(Compared(0, "total", 10, 1, snapshot="a"))
+    counts.compare([], "a")
+    assert seen(counts) == (10, 1)
+    counts.compare(["total"], "a")  # it was rolled back
+    assert seen(counts) == (10, 1)
+
+
 def test_the_last_pairs_are_kept(counts: ShadowCounts) -> None:
     for number in range(PAIRS_MAX + 5):
         counts.add(Compared(0, "total", 1, 1, pairs=(ShadowPair(str(number), "1", "2"),)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from malstrom_py.workers.engine.shadowing import Output, aligned
@@ -28,7 +30,28 @@ def test_outputs_in_pairs(old: str, new: str, pairs: str) -> None:
     assert shown == pairs.split()
 
 
-def test_long_lists_are_compared_one_by_one() -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_missing_in_a_long_list_is_all_that_differs(seed: int) -> None:
+    draw = random.Random(seed)
+    old = [Output(b"key", None, str(number).encode()) for number in range(draw.randrange(1, 3_000))]
+    new = [output for output in old if draw.random() > 0.05]
+    for one, other in ((old, new), (new, old)):
+        pairs = aligned(one, other)
+        assert [before for before, _ in pairs if before is not None] == one
+        assert [now for _, now in pairs if now is not None] == other
+        assert sum(before != now for before, now in pairs) == len(old) - len(new)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pairs_have_all_outputs_in_order(seed: int) -> None:
+    draw = random.Random(seed)
+    old, new = (outputs("".join(draw.choices("abc", k=draw.randrange(600)))) for _ in range(2))
+    pairs = aligned(old, new)
+    assert [before for before, _ in pairs if before is not None] == old
+    assert [now for _, now in pairs if now is not None] == new
+
+
+def test_long_lists_with_a_long_end_that_differs() -> None:
     old, new = outputs("a" * 200 + "b" * 300), outputs("a" * 200 + "c" * 10)
     pairs = aligned(old, new)
     assert len(pairs) == 500
