@@ -75,7 +75,11 @@ def test_a_job_with_a_problem_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> N
     assert json.loads(said("health", "shop", "--json", code=1))["healthy"] is False
 
 
-def test_a_job_that_does_not_run_is_not_healthy() -> None:
+def test_a_job_that_does_not_run_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found_none(name: str, address: str | None) -> None:
+        raise mp.JobNotFound(f"no job {name} runs")
+
+    monkeypatch.setattr(cli_watching, "found_job", found_none)  # it would ask a Ray that runs on this machine
     assert "no-such-job" in said("health", "no-such-job", code=1)
 
 
