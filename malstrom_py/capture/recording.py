@@ -30,7 +30,7 @@ CLOSED: Final = "closed-"
 COMMITTED: Final = "capture"
 
 _LOOKS: Final = 5
-"""How often a segment is looked for. It is renamed twice, and a list that is made meanwhile may lack it."""
+"""How often a segment is looked for. It is renamed twice, and a list that is made in between may lack it."""
 
 _NAME: Final = re.compile(
     r"(?P<step>[\w-]{1,64})\.g(?P<generation>\d{6})\.(?P<stream>w\d{6}-[0-9a-f]{8})\.(?P<number>\d{6})\."

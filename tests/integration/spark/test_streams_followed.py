@@ -163,6 +163,18 @@ def test_what_does_not_belong_to_the_batches_is_refused(spark: Any, tmp_path: Pa
         sources.Spark(spark.range(2), follow=True)
 
 
+def test_a_start_from_the_beginning_with_other_columns_than_the_batches_is_refused(spark: Any, tmp_path: Path) -> None:
+    add(spark, tmp_path, 0, 10)
+    source = stream(spark, tmp_path)
+    source.pin("numbers")
+    until(lambda: batches(tmp_path) == [0])
+    source.unpin()
+    for columns in ("n LONG, m LONG", "n STRING"):
+        with pytest.raises(SourceError, match=r"batches of a stream with other columns \(n: int64\)"):
+            stream(spark, tmp_path, columns).pin("numbers")
+    assert batches(tmp_path) == [0]
+
+
 @pytest.mark.long
 def test_killed_programs_and_a_killed_spark_lose_and_repeat_nothing(spark: Any, tmp_path: Path) -> None:
     for kill, first in (("program", 0), ("spark", 30)):
