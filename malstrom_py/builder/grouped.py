@@ -115,9 +115,8 @@ def with_watermark(stream: Any, column: str, delay: str | timedelta, name: str |
     """Time ``stream`` by ``column``, and return its records that are on time."""
     if not isinstance(column, str):
         raise PlanError(f"with_watermark takes the name of a column of times, got {type(column).__name__}")
-    # Spark's timestamps have microseconds.
     made = _step_name(column, name, "with_watermark")
-    timed = stream.assign_timestamps(f"{made}-time", column, unit="us")
+    timed = stream.assign_timestamps(f"{made}-time", column, unit="us")  # as Spark's
     generator = limit_out_of_orderness(span_of(delay, "with_watermark"))
     return timed.generate_epochs(f"{made}-watermark", generator)[0]
 
