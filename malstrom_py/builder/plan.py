@@ -151,6 +151,7 @@ class Plan:
     """A checked job: its name, its number of slots, its steps, inputs before outputs, and the types of its state.
 
     ``made_by``: what makes the job again, as ``module:name``, if it is known. ``parameters``: their defaults, by name.
+    ``by_value``: modules whose code goes to other processes with the plan, because their files may be others by now.
     """
 
     job: str
@@ -159,6 +160,7 @@ class Plan:
     types: TypeTable = field(default_factory=TypeTable)
     made_by: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    by_value: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"Plan({self.job!r}, {len(self.steps)} steps)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from malstrom_py import sinks
+from tests.integration.job_module import JobModule, MakeModule
 from tests.integration.ray.traffic import Attendance
 from tests.integration.transport.ends import local_ray
 
@@ -69,6 +71,15 @@ def rays(ray_folders: None) -> Iterator[RaySwitch]:
 def out(tidy: None) -> sinks.Memory:
     """Return a sink for a test that must leave nothing: ``tidy`` of its folder checks that."""
     return sinks.Memory()
+
+
+@pytest.fixture
+def job_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeModule]:
+    """Return what makes the module of a job, which processes that are started from now on can import."""
+    name = f"job{os.getpid()}x{abs(hash(str(tmp_path)))}"
+    monkeypatch.syspath_prepend(tmp_path)
+    yield lambda text: JobModule(tmp_path / f"{name}.py", text)
+    sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import random
 import sys
-import textwrap
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import malstrom_py as mp
 from malstrom_py import events
+from malstrom_py.workers.processes.fork_server import HERE
+from malstrom_py.workers.ray.coordinator_actor import PersistentReload
+from malstrom_py.workers.remote.packed_plan import pack_plan, unpack_plan
 from malstrom_py.workers.runtime.hot_reload import HotReload, watched_files
+from tests.integration.job_module import JobModule, MakeModule
 from tests.lives import check_lives
 
 SHOP = """
@@ -72,40 +74,16 @@ def make():
 """
 
 
-class Shop:
-    """The module of a job, whose file a test changes."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.path = folder / f"{name}.py"
-        self.write()
-        self.module = __import__(name)
-
-    def write(self, *changes: tuple[str, str]) -> None:
-        text = SHOP
-        for before, after in changes:
-            assert before in text
-            text = text.replace(before, after)
-        self.path.write_text(text)
-
-    @property
-    def items(self) -> list[dict[str, int]]:
-        items: list[dict[str, int]] = self.module.out.items
-        return items
-
-
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    name = f"shop{abs(hash(str(tmp_path)))}"
-    monkeypatch.syspath_prepend(tmp_path)
-    yield Shop(tmp_path, name)
-    sys.modules.pop(name, None)
+def shop(job_module: MakeModule) -> JobModule:
+    return job_module(SHOP)
 
 
 NEW = ('"by": 1', '"by": 2')
 WRONG = ("    return {", "    raise ValueError\n    return {")
 
 
-def started(shop: Shop, tmp_path: Path, **options: Any) -> mp.JobHandle:
+def started(shop: JobModule, tmp_path: Path, **options: Any) -> mp.JobHandle:
     snapshots = mp.Snapshots(tmp_path / "kept", interval_s=0.1)
     return mp.InProcess(2, snapshots=snapshots, **options).start(shop.module.make(), control=False)
 
@@ -127,12 +105,12 @@ def ended(handle: mp.JobHandle, *, sources: str = "in") -> list[events.AnyEvent]
     return seen
 
 
-def test_all_workers_have_the_new_code_from_one_cut_on_and_no_record_is_lost(shop: Shop, tmp_path: Path) -> None:
+def test_all_workers_have_the_new_code_from_one_cut_on_and_no_record_is_lost(shop: JobModule, tmp_path: Path) -> None:
     handle = started(shop, tmp_path)
     handle.snapshot()
     shop.write(NEW)
     report = handle.reload("total", probation_s=0.1)
-    assert (report.step, report.modules) == ("total", (shop.module.__name__,))
+    assert (report.step, report.modules) == ("total", (shop.name,))
     handle.snapshot()
     seen = ended(handle)
     versions = check(shop.items)
@@ -142,7 +120,7 @@ def test_all_workers_have_the_new_code_from_one_cut_on_and_no_record_is_lost(sho
     assert handle.status().restarts == 0
 
 
-def test_new_code_that_fails_on_trial_is_rolled_back_on_all_workers(shop: Shop, tmp_path: Path) -> None:
+def test_new_code_that_fails_on_trial_is_rolled_back_on_all_workers(shop: JobModule, tmp_path: Path) -> None:
     handle = started(shop, tmp_path)
     handle.snapshot()
     shop.write(WRONG)
@@ -158,9 +136,9 @@ def test_new_code_that_fails_on_trial_is_rolled_back_on_all_workers(shop: Shop, 
     assert handle.status().restarts == 0  # that is not a failure of the job
 
 
-def test_what_cannot_be_imported_leaves_the_job_running(shop: Shop, tmp_path: Path) -> None:
+def test_what_cannot_be_imported_leaves_the_job_running(shop: JobModule, tmp_path: Path) -> None:
     handle = started(shop, tmp_path)
-    before = sys.modules[shop.module.__name__]
+    before = sys.modules[shop.name]
     wrongs = (
         ("(", "SyntaxError"),
         ("import no_such_module_here", "ModuleNotFoundError"),
@@ -171,7 +149,7 @@ def test_what_cannot_be_imported_leaves_the_job_running(shop: Shop, tmp_path: Pa
         with pytest.raises(mp.ReloadError, match=why) as refused:
             handle.reload("total")
         assert "The job continues unchanged" in str(refused.value)
-    assert sys.modules[shop.module.__name__] is before
+    assert sys.modules[shop.name] is before
     seen = ended(handle)
     check(shop.items)
     assert not [event for event in seen if isinstance(event, events.Reload)]
@@ -179,10 +157,10 @@ def test_what_cannot_be_imported_leaves_the_job_running(shop: Shop, tmp_path: Pa
 
 
 @pytest.mark.parametrize("keeps_the_job", [True, False])
-def test_plain_state_is_migrated(keeps_the_job: bool, shop: Shop, tmp_path: Path) -> None:
+def test_plain_state_is_migrated(keeps_the_job: bool, shop: JobModule, tmp_path: Path) -> None:
     plain = ("default=Count", "default=int"), ("Count(state.n + 1)", "state + 1"), ("state.n + 1", "state + 1")
     shop.write(*plain)
-    shop.module = _imported_again(shop)
+    shop.import_again()
     handle = started(shop, tmp_path)
     while handle.status().counts.read < 200:  # all keys have state
         time.sleep(0.01)
@@ -201,12 +179,7 @@ def test_plain_state_is_migrated(keeps_the_job: bool, shop: Shop, tmp_path: Path
     assert all(set(by) == {1, 2} for by in check(shop.items).values())
 
 
-def _imported_again(shop: Shop) -> ModuleType:
-    del sys.modules[shop.module.__name__]
-    return __import__(shop.module.__name__)
-
-
-def test_a_migration_that_fails_gives_back_code_and_state(shop: Shop, tmp_path: Path) -> None:
+def test_a_migration_that_fails_gives_back_code_and_state(shop: JobModule, tmp_path: Path) -> None:
     handle = started(shop, tmp_path)
     handle.snapshot()
     shop.write(
@@ -221,7 +194,7 @@ def test_a_migration_that_fails_gives_back_code_and_state(shop: Shop, tmp_path: 
     assert {by for versions in check(shop.items).values() for by in versions} == {1}
 
 
-def test_reloads_at_any_moment_beside_rescales_lose_nothing(shop: Shop, tmp_path: Path) -> None:
+def test_reloads_at_any_moment_beside_rescales_lose_nothing(shop: JobModule, tmp_path: Path) -> None:
     rng = random.Random(7)
     handle = started(shop, tmp_path)
     for version in range(2, 6):
@@ -237,7 +210,7 @@ def test_reloads_at_any_moment_beside_rescales_lose_nothing(shop: Shop, tmp_path
         assert by == sorted(by)
 
 
-def test_a_stop_with_drain_beside_a_reload_waits_for_its_cut(shop: Shop, tmp_path: Path) -> None:
+def test_a_stop_with_drain_beside_a_reload_waits_for_its_cut(shop: JobModule, tmp_path: Path) -> None:
     for number in range(6):
         handle = started(shop, tmp_path / str(number))
         handle.snapshot()
@@ -249,7 +222,7 @@ def test_a_stop_with_drain_beside_a_reload_waits_for_its_cut(shop: Shop, tmp_pat
         reload.join(30)
         check_lives(list(handle.events()), sources=["in"], run_failures=0)
         shop.write()
-        shop.module = _imported_again(shop)
+        shop.import_again()
 
 
 def _reload_or_end(handle: mp.JobHandle) -> None:
@@ -259,7 +232,7 @@ def _reload_or_end(handle: mp.JobHandle) -> None:
         """The stop was first."""
 
 
-def test_a_job_that_ends_on_trial_has_passed_it(shop: Shop, tmp_path: Path) -> None:
+def test_a_job_that_ends_on_trial_has_passed_it(shop: JobModule, tmp_path: Path) -> None:
     handle = started(shop, tmp_path)
     handle.snapshot()
     shop.write(NEW)
@@ -275,7 +248,7 @@ def test_a_job_that_ends_on_trial_has_passed_it(shop: Shop, tmp_path: Path) -> N
     assert all(set(by) <= {1, 2} for by in check(shop.items).values())
 
 
-def test_a_reload_needs_snapshots_a_step_and_one_at_a_time(shop: Shop, tmp_path: Path) -> None:
+def test_a_reload_needs_snapshots_a_step_and_one_at_a_time(shop: JobModule, tmp_path: Path) -> None:
     bare = mp.InProcess().start(shop.module.make(), control=False)
     with pytest.raises(mp.SnapshotError, match="runs without snapshots"):
         bare.reload("total")
@@ -295,7 +268,7 @@ def test_a_reload_needs_snapshots_a_step_and_one_at_a_time(shop: Shop, tmp_path:
 # The new plan.
 
 
-def prepared(shop: Shop, step: str, *changes: tuple[str, str], plan: mp.Plan | None = None) -> mp.Plan:
+def prepared(shop: JobModule, step: str, *changes: tuple[str, str], plan: mp.Plan | None = None) -> mp.Plan:
     shop.write(*changes)
     new: mp.Plan = HotReload(plan or shop.module.make().plan()).prepare(step, {}).plan
     return new
@@ -306,7 +279,7 @@ def keywords(plan: mp.Plan, step: str) -> dict[str, Any]:
     return dict(factory.keywords)
 
 
-def test_functions_classes_and_objects_of_the_module_are_exchanged_and_ends_stay(shop: Shop) -> None:
+def test_functions_classes_and_objects_of_the_module_are_exchanged_and_ends_stay(shop: JobModule) -> None:
     plan = shop.module.make().plan()
     new = prepared(shop, "total", NEW, ("+ self.factor", "+ 10 * self.factor"), plan=plan)
     assert keywords(new, "total")["fn"]("k", 1, shop.module.Count(0))[0]["by"] == 2
@@ -321,7 +294,7 @@ def test_functions_classes_and_objects_of_the_module_are_exchanged_and_ends_stay
 
 
 @pytest.mark.parametrize("kind", ["NamedTuple", "list"])
-def test_an_object_that_is_a_list_or_a_tuple_gets_its_new_class_also_behind_a_method(shop: Shop, kind: str) -> None:
+def test_an_object_that_is_a_list_or_a_tuple_gets_its_new_class_also_in_a_method(shop: JobModule, kind: str) -> None:
     limit = f"class Limit({kind}):\n    n: int = 20\n\n    def of(self, number):\n        return number % self.n\n\n\n"
     given = [
         ("import time\n", "import time\nfrom functools import partial\nfrom typing import NamedTuple\n"),
@@ -330,7 +303,7 @@ def test_an_object_that_is_a_list_or_a_tuple_gets_its_new_class_also_behind_a_me
         ('key_by("key", key_of)', 'key_by("key", partial(limited, (Limit(),)[0])).map("m", Limit().of)'),
     ]
     shop.write(*given)
-    plan = _imported_again(shop).make().plan()
+    plan = shop.import_again().make().plan()
     new = prepared(shop, "key", *given, ("return number % self.n", "return -number"), plan=plan)
     assert [keywords(each, "key")["fn"](21) for each in (plan, new)] == [1, -21]
     for step in ("key", "m"):  # each is known to be of that module
@@ -338,7 +311,7 @@ def test_an_object_that_is_a_list_or_a_tuple_gets_its_new_class_also_behind_a_me
         assert [keywords(each, "m")["fn"](21) for each in (plan, new)] == [1, -21]
 
 
-def test_the_functions_in_named_tuples_are_exchanged_and_those_in_other_lists_stay(shop: Shop) -> None:
+def test_the_functions_in_named_tuples_are_exchanged_and_those_in_other_lists_stay(shop: JobModule) -> None:
     given = [
         (
             "import time\n",
@@ -351,20 +324,22 @@ def test_the_functions_in_named_tuples_are_exchanged_and_those_in_other_lists_st
         ),
     ]
     shop.write(*given)
-    plan = _imported_again(shop).make().plan()
+    plan = shop.import_again().make().plan()
     new = prepared(shop, "key", *given, ("return number % 20", "return -number"), plan=plan)
     assert keywords(new, "key")["fn"](21) == -21
     assert keywords(new, "m")["fn"](21) == 1
 
 
-def test_a_class_that_cannot_be_that_of_its_object_is_refused(shop: Shop) -> None:
+def test_a_class_that_cannot_be_that_of_its_object_is_refused(shop: JobModule) -> None:
     with pytest.raises(mp.ReloadError, match="cannot have its new class"):
         prepared(shop, "twice", ("class Twice(mp.KeyedLogic):", "class Twice(mp.KeyedLogic, int):"))
 
 
-def test_a_lambda_is_found_where_the_module_keeps_the_job_or_the_command_line_knows_who_makes_it(shop: Shop) -> None:
+def test_a_lambda_is_found_where_the_module_keeps_the_job_or_the_command_line_knows_its_maker(
+    shop: JobModule,
+) -> None:
     shop.write(('stateful_map("total", total', 'stateful_map("total", lambda k, n, s: (n, s)'))
-    module = _imported_again(shop)
+    module = shop.import_again()
     job = module.make()
     with pytest.raises(mp.ReloadError, match=r"has no make.<locals>.<lambda> at its top level"):
         prepared(shop, "total", plan=job.plan())
@@ -376,7 +351,7 @@ def test_a_lambda_is_found_where_the_module_keeps_the_job_or_the_command_line_kn
     assert keywords(changed, "out")["sink"] is module.out
 
 
-def test_another_graph_is_refused(shop: Shop) -> None:
+def test_another_graph_is_refused(shop: JobModule) -> None:
     kept = ("    return job\n", "    return job\n\n\njob = make()\n")
     with pytest.raises(mp.ReloadError, match=r"the graph of the job has changed \(twice, total, more\)"):
         prepared(shop, "total", kept, ('stateful_op("twice", Twice(3))', 'map("more", lambda n: n)'))
@@ -384,7 +359,7 @@ def test_another_graph_is_refused(shop: Shop) -> None:
         prepared(shop, "total", kept, ('stateful_op("twice"', 'stateful_op("key"'))
 
 
-def test_a_new_migration_is_found_where_a_function_makes_the_job(shop: Shop) -> None:
+def test_a_new_migration_is_found_where_a_function_makes_the_job(shop: JobModule) -> None:
     plan = shop.module.make().plan()
     migrate = ('"total", total, default=Count', '"total", total, default=Count, migrate=halved')
     halved = ("def key_of", "def halved(key, state):\n    return Count(state.n // 2)\n\n\ndef key_of")
@@ -400,29 +375,56 @@ def test_a_new_migration_is_found_where_a_function_makes_the_job(shop: Shop) -> 
     assert gone.steps[gone.rank("total")].migration is None
 
 
-def test_a_new_migration_that_cannot_be_found_is_refused(shop: Shop) -> None:
+def test_a_new_migration_that_cannot_be_found_is_refused(shop: JobModule) -> None:
     migrate = ('"total", total, default=Count', '"total", total, default=Count, migrate=nowhere[0]')
     with pytest.raises(mp.ReloadError, match=r"gives it migrate=nowhere\[0\], which is not at its top level"):
         prepared(shop, "total", migrate)
 
 
-def test_a_name_that_is_gone_is_refused(shop: Shop) -> None:
+def test_code_that_cannot_be_copied_to_the_processes_of_workers_is_refused(shop: JobModule) -> None:
+    locked = ("LIMIT = None", "LIMIT = None\nLOCK = __import__('threading').Lock()"), ("{", "LOCK.locked() and {")
+    names = f"{shop.name}.LOCK. step 'total' .* mp.per_worker"
+    plan = shop.module.make().plan()
+    shop.write(*locked)
+    for action in ("reload", "shadow"):
+        with pytest.raises(mp.ReloadError, match=f"the new code cannot be copied, because of {names}"):
+            HotReload(plan, pack=pack_plan).prepare("key", {}, action)
+    plan = shop.import_again().make().plan()
+    shop.write()
+    with pytest.raises(mp.ReloadError, match=f"the present code cannot be copied, because of {names}"):
+        HotReload(plan, pack=pack_plan).prepare("key", {})
+
+
+def test_who_replaces_the_coordinator_on_ray_has_the_former_code_until_the_new_is_confirmed(shop: JobModule) -> None:
+    packed: list[bytes] = []
+    journal: Any = SimpleNamespace(reloaded=packed.append)
+    reloads = PersistentReload(shop.module.make().plan(), journal, {})
+    shop.write(NEW)
+    reloads.install(reloads.prepare("total", {}))
+    reloads.confirm()
+    shop.path.write_text("(")
+    del sys.modules[shop.name]
+    plans = [unpack_plan(one, "shop", HERE) for one in packed]
+    assert [keywords(plan, "total")["fn"]("k", 1, shop.module.Count(0))[0]["by"] for plan in plans] == [1, 2]
+
+
+def test_a_name_that_is_gone_is_refused(shop: JobModule) -> None:
     with pytest.raises(mp.ReloadError, match="has no total at its top level"):
         prepared(shop, "total", ("def total(", "def sums("), ('map("total", total', 'map("total", sums'))
 
 
-def test_the_program_itself_cannot_be_imported_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_itself_cannot_be_imported_again(shop: JobModule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shop.module.total, "__module__", "__main__")
     with pytest.raises(mp.ReloadError, match="in the program itself"):
         HotReload(shop.module.make().plan()).prepare("total", {})
 
 
-def test_the_text_of_a_file_may_be_given(shop: Shop) -> None:
+def test_the_text_of_a_file_may_be_given(shop: JobModule) -> None:
     plan = shop.module.make().plan()
-    text = textwrap.dedent(SHOP).replace(*NEW)
+    text = SHOP.replace(*NEW)
     new = HotReload(plan).prepare("total", {str(shop.path): text}).plan
     assert keywords(new, "total")["fn"]("k", 1, shop.module.Count(0))[0]["by"] == 2
 
 
-def test_the_files_of_a_job_are_found(shop: Shop) -> None:
+def test_the_files_of_a_job_are_found(shop: JobModule) -> None:
     assert watched_files(shop.module.make().plan()) == {str(shop.path): "key"}

@@ -72,10 +72,13 @@ from malstrom_py.workers.reports.result import RunResult
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A command that the thread of the run executes. ``done`` gets its result, or an error."""
+    """A command that the thread of the run executes. ``done`` gets its result, or an error. ``report``: that of a
+    promoted shadow, whose state waits for a snapshot: until then a new start would resume with the state before.
+    """
 
     command: RescaleCommand | SnapshotCommand | ChangeCommand
     done: Future[Any]
+    report: ReloadReport | None = None
 
     def answer(self, result: RescaleReport | ReloadReport | SnapshotId | MalstromError | None) -> None:
         """Set the result, unless there is one."""
@@ -84,7 +87,7 @@ class _Pending:
         if isinstance(result, MalstromError):
             self.done.set_exception(result)
         else:
-            self.done.set_result(result)
+            self.done.set_result(self.report or result)
 
 
 @dataclass(slots=True)
@@ -431,7 +434,7 @@ class CommandQueue:
     @property
     def wants_change(self) -> bool:
         """Whether a reload, or another value of a parameter, waits for the next run."""
-        return any(isinstance(asked.command, ChangeCommand) for asked in self._asked)
+        return any(isinstance(asked.command, ChangeCommand) and asked.report is None for asked in self._asked)
 
     def refuse_if_stopped(self) -> None:
         """Raise `JobEnded` if the job is stopped without drain: a run must not start or commit."""
@@ -460,7 +463,8 @@ class CommandQueue:
             self.ended.set_result(ending)
         self.taps.end()
         for asked in unanswered:
-            asked.answer(ending.refusal(asked.command.what))
+            is_saved = ending.how == "finished" and asked.report is not None
+            asked.answer(None if is_saved else ending.refusal(asked.command.what))
         self._answer_looks(JobStatus, JobMetrics)
 
     def _look(self, kind: type[JobStatus | JobMetrics], known: Callable[[], Any]) -> Future[Any]:
@@ -534,19 +538,21 @@ class CommandQueue:
                 self.autoscaler.overruled(command.size)
                 if not command.wait:
                     asked.answer(None)
-            elif isinstance(command, ChangeCommand):
+            elif isinstance(command, ChangeCommand) and asked.report is None:
                 self._begin_change(coordinator, asked, command)
             else:
-                coordinator.snapshot(done, copy_to=command.uri)
+                coordinator.snapshot(done, copy_to=command.uri if isinstance(command, SnapshotCommand) else None)
         except (PlanError, ReloadError, SnapshotError) as error:
             if isinstance(error, ReloadError):
                 self.events.emit(Error(str(error)))
             done(error)
 
     def tried(self, result: ReloadReport | SnapshotId | MalstromError) -> None:
-        """Answer the change that has been made, or the reload whose trial has ended."""
+        """Answer the change that has been made, or the reload whose trial has ended; a promotion once it is saved."""
         change, self._change = self._change, None
-        if change is not None:
+        if change is not None and isinstance(result, ReloadReport) and result.action == "promote":
+            self._asked.append(replace(change.asked, report=result))
+        elif change is not None:
             change.asked.answer(result)
         self.pending = self.pending or bool(self._asked)  # a change waits for the end of the one before
 

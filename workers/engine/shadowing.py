@@ -8,7 +8,7 @@ key; and a count up to a barrier is exact, because it ends with the barrier on b
 
 from __future__ import annotations
 
-import copy
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.clock import Clock
+from malstrom_py.codec.at_rest import OrderedEncoder
 from malstrom_py.data.batch import Batch, ColumnBatch
 from malstrom_py.data.messages import (
     MAX_EPOCH,
@@ -32,6 +33,7 @@ from malstrom_py.data.messages import (
     PartMessage,
     StateMessage,
 )
+from malstrom_py.data.unshared import unshared
 from malstrom_py.errors import CodecError, shown
 from malstrom_py.errors.text import public_text
 from malstrom_py.operators.base import Operator, Outlet, weakly
@@ -45,11 +47,18 @@ _ALIGNED_MAX: Final = 100
 
 _TEXT_MAX: Final = 300
 
+_DESCRIBED_MAX: Final = 1_000
+
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
+
+_BITS: Final = {"halffloat": "int16", "float": "int32", "double": "int64"}
+"""The type of a column of floats -> the type of its bits."""
+
 OLD, NEW = 0, 1
 
 
 class Output(NamedTuple):
-    """What was sent: the stored forms of its key and its value."""
+    """What was sent: the stored forms of its key and its value, of sets in order."""
 
     key: bytes
     time: int | None
@@ -81,6 +90,7 @@ class Shadow:
         self._counters = [operator.counters for operator in operators]
         self._outputs = outputs
         self._codecs = [operator.context.codec for operator in operators]
+        self._encoders = [OrderedEncoder(codec.types, codec.limits) for codec in self._codecs]
         self._clock = clock
         self._messages = messages
         self._handled = [0, 0]
@@ -210,9 +220,9 @@ class Shadow:
         if isinstance(value, DeadLetter):
             value = replace(value, step=self._step)
         try:
-            return self._codecs[side].encode_at_rest(value, step=self._step)
+            return self._encoders[side].encode(value, step=self._step)
         except CodecError:
-            return self._codecs[side].encode_at_rest(shown(value, characters_max=1_000), step=self._step)
+            return self._encoders[side].encode(_described(value), step=self._step)
 
     def _compare(self, port: int, old: list[Output], new: list[Output]) -> None:
         if old == new:
@@ -259,9 +269,22 @@ def _same(one: _Sent, other: _Sent) -> bool:
 
 
 def _same_bits(one: Any, other: Any) -> bool:
-    if str(one.type) == "double":  # NaN is like itself, and 0.0 is not like -0.0
-        one, other = one.view("int64"), other.view("int64")
+    """Return whether two columns are the same, where NaN is like itself, and 0.0 is not like -0.0."""
+    kind = str(one.type)
+    if (bits := _BITS.get(kind)) is not None:
+        one, other = one.view(bits), other.view(bits)
+    elif "float" in kind or "double" in kind:  # in lists or structs
+        return bool(one.equals(other)) and one.buffers() == other.buffers()
     return bool(one.equals(other))
+
+
+def _described(value: Any) -> str:
+    """Return the text of a value that cannot be stored: its attributes in place of its address."""
+    text = shown(value, characters_max=_DESCRIBED_MAX)
+    plain = _ADDRESS.sub("", text)
+    if plain == text or not hasattr(value, "__dict__"):
+        return plain
+    return f"{plain} {_ADDRESS.sub('', shown(vars(value), characters_max=_DESCRIBED_MAX))}"
 
 
 def aligned(old: list[Output], new: list[Output]) -> list[tuple[Output | None, Output | None]]:
@@ -353,7 +376,7 @@ def _copied(batch: Batch) -> Batch:
     """Return a batch whose rows the new code may change. Columns cannot be changed."""
     if isinstance(batch, ColumnBatch):
         return batch.with_form(batch.form)
-    return batch.with_values(copy.deepcopy(batch.values))
+    return batch.with_values(unshared(batch.values))
 
 
 def _noting(call: Callable[[Any, Outlet], None], shadow: Shadow) -> Callable[[Any, Outlet], None]:

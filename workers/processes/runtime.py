@@ -14,6 +14,7 @@ from malstrom_py.workers.coordinator.coordinator import Coordinator
 from malstrom_py.workers.coordinator.sink_commits import SinkCommits
 from malstrom_py.workers.engine.graph_builder import build_sinks
 from malstrom_py.workers.processes.worker_process import FORKS, ThisMachine
+from malstrom_py.workers.remote.packed_plan import pack_plan
 from malstrom_py.workers.remote.remote_workers import RemoteWorkers
 from malstrom_py.workers.remote.worker_handle import WorkerProcesses
 from malstrom_py.workers.remote.worker_setup import Wiring, WorkerSetup, in_other_processes
@@ -70,7 +71,7 @@ class Processes(LocalRuntime[RemoteWorkers]):
         return _ProcessRuns(self._options, self._start_timeout_s)
 
     def _reloads(self, plan: Plan) -> HotReload:
-        return HotReload(plan, by_value=True)
+        return HotReload(plan, pack=pack_plan)
 
 
 class _ProcessRuns:

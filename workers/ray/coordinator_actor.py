@@ -50,7 +50,7 @@ from malstrom_py.workers.reports.error_transfer import pack_error
 from malstrom_py.workers.reports.event_log import EventImage
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
-from malstrom_py.workers.runtime.hot_reload import HotReload
+from malstrom_py.workers.runtime.hot_reload import HotReload, Reloaded
 from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.job_thread import run_to_end
 from malstrom_py.workers.runtime.supervisor import RestartBudget, Supervisor, wait_out
@@ -165,11 +165,16 @@ def _store() -> Any:
 
 
 class PersistentReload(HotReload):
-    """The plan of a job on Ray. A coordinator that replaces this one finds the code of a confirmed reload."""
+    """The plan of a job on Ray. A coordinator that replaces this one finds its code, that of a confirmed reload."""
 
     def __init__(self, plan: Plan, journal: CoordinatorJournal, files: Mapping[str, str]) -> None:
-        super().__init__(plan, by_value=True, files=files)
+        super().__init__(plan, pack=pack_plan, files=files)
         self._journal = journal
+
+    def install(self, reloaded: Reloaded) -> None:
+        # One that replaces this one on trial goes back to the former code, whose files may have changed.
+        self._journal.reloaded(pack_plan(replace(self.plan, by_value=reloaded.plan.by_value)))
+        super().install(reloaded)
 
     def confirm(self) -> None:
         super().confirm()

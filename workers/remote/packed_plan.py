@@ -1,15 +1,21 @@
 """A plan as it travels to the processes of workers.
 
-Rule: a plan is packed by cloudpickle; functions and classes of ``__main__`` travel by value.
+Rule: a plan is packed by cloudpickle; functions and classes of ``__main__``, and of the modules that the plan names in
+``by_value``, travel by value.
 """
 
 from __future__ import annotations
 
 import pickle
+import sys
+import threading
 from collections import ChainMap
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from io import BytesIO
+from operator import attrgetter
 from types import CodeType
 from typing import Any, ClassVar, Final
 
@@ -18,6 +24,9 @@ from malstrom_py.errors import PlanError
 from malstrom_py.errors.text import describe_error
 
 _NO_FILE: Final = "<dynamic-code>"
+
+_REGISTERED = threading.Lock()
+"""Held while modules are registered for one plan: plans of other jobs in this program are packed before or after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +41,11 @@ class PlanAdvice:
 
 def pack_plan(plan: Plan) -> bytes:
     """Pack ``plan``. `PlanError` names the step whose function, source or sink cannot be pickled."""
-    try:
-        return packed(plan)
-    except Exception as error:
-        raise _unpicklable(plan, error) from error
+    with _by_value(plan.by_value):
+        try:
+            return packed(plan)
+        except Exception as error:
+            raise _unpicklable(plan, error) from error
 
 
 def unpack_plan(packed: bytes, job: str, advice: PlanAdvice) -> Plan:
@@ -58,10 +68,29 @@ def packed(thing: object) -> bytes:
     return file.getvalue()
 
 
+@contextmanager
+def _by_value(names: Collection[str]) -> Iterator[None]:
+    """Have cloudpickle copy the functions and classes of modules, and no longer than that: its list of modules is that
+    of the whole program.
+    """
+    import cloudpickle
+
+    with _REGISTERED:
+        known = cloudpickle.list_registry_pickle_by_value()
+        modules = [sys.modules[name] for name in names if name in sys.modules and name not in known]
+        for module in modules:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
 @cache
 def _pickler() -> Any:
     """Return a pickler of which functions that travel by value keep their file: cloudpickle writes none, and errors
-    would then not name the line of a program's own function.
+    would then not name the line of a program's own function. Functions and properties with a cache travel as others.
     """
     import cloudpickle
 
@@ -71,10 +100,39 @@ def _pickler() -> Any:
         make, arguments = reduce(code)
         return make, tuple(code.co_filename if given == _NO_FILE else given for given in arguments)
 
+    def with_cache(function: Any) -> Any:
+        copied = ("__main__", *cloudpickle.list_registry_pickle_by_value())
+        if _is_in_module(function) and not f"{function.__module__}.".startswith(tuple(f"{one}." for one in copied)):
+            return function.__reduce__()
+        return _cached, (function.__wrapped__, function.cache_parameters())
+
+    def without_lock(made: cached_property[Any]) -> tuple[Any, ...]:
+        return _property, (made.func, made.attrname)
+
+    own = {CodeType: with_file, type(lru_cache(len)): with_cache, cached_property: without_lock}
+
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-        dispatch_table: ClassVar[Any] = ChainMap({CodeType: with_file}, cloudpickle.Pickler.dispatch_table)
+        dispatch_table: ClassVar[Any] = ChainMap(own, cloudpickle.Pickler.dispatch_table)
 
     return Pickler
+
+
+def _is_in_module(function: Any) -> bool:
+    try:
+        found = attrgetter(function.__qualname__)(sys.modules[function.__module__])
+    except (AttributeError, KeyError):
+        return False
+    return found is function
+
+
+def _cached(function: Any, parameters: Any) -> Any:
+    return lru_cache(**parameters)(function)
+
+
+def _property(function: Any, name: str | None) -> Any:
+    made = cached_property(function)
+    made.attrname = name
+    return made
 
 
 def _unpicklable(plan: Plan, error: Exception) -> PlanError:

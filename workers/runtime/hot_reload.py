@@ -50,15 +50,17 @@ class Reloaded:
 
 
 class HotReload:
-    """The plan of a running job, and its replacement. ``by_value``: plans are sent to other processes, with the code of
-    reloaded modules, because a process that imports them may find other files. ``files``: module -> path, for functions
-    that have come by value themselves.
+    """The plan of a running job, and its replacement. ``pack`` packs plans that are sent to other processes. They go
+    with the code of reloaded modules, because a process that imports them may find other files. ``files``:
+    module -> path, for functions that have come by value themselves.
     """
 
-    def __init__(self, plan: Plan, *, by_value: bool = False, files: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, *, pack: Callable[[Plan], bytes] | None = None, files: Mapping[str, str] | None = None
+    ) -> None:
         self.plan = plan
         self._files = files or {}
-        self._by_value = by_value
+        self._pack = pack
         self._before: tuple[Plan, dict[str, types.ModuleType | None]] | None = None
         self._beside: Reloaded | None = None
 
@@ -67,7 +69,7 @@ class HotReload:
 
         Raises:
             PlanError: there is no such step.
-            ReloadError: the code cannot be imported, or a shadow is, or is not, there.
+            ReloadError: the code cannot be imported or sent to other processes, or a shadow is, or is not, there.
         """
         if action in {"promote", "drop"}:
             if step not in shadowed(self.plan):
@@ -81,8 +83,11 @@ class HotReload:
             return replace(self._beside, plan=promoted(self._beside.plan, step), action=action)
         if there := shadowed(self.plan):
             raise _refused(step, f"step {there[0]!r} has a shadow: promote or drop it first")
-        new = self._imported_again(step, texts)
-        return new if action == "reload" else Reloaded(step, with_shadow(self.plan, new.plan, step), {}, action, new)
+        new = self._to_be_sent(self._imported_again(step, texts))
+        if action == "reload":
+            return new
+        plan = replace(with_shadow(self.plan, new.plan, step), by_value=new.plan.by_value)
+        return Reloaded(step, plan, {}, action, new)
 
     def drop_shadow(self, step: str) -> None:
         """Use a plan without the shadow of ``step``, which has failed, from the next run on."""
@@ -115,13 +120,30 @@ class HotReload:
             _restore(former)
         return Reloaded(step, plan, new)
 
+    def _to_be_sent(self, new: Reloaded) -> Reloaded:
+        """Return ``new`` with its modules by value. `ReloadError` if the new code, or the code to which a failure would
+        go back, cannot be sent like that: both are needed once the workers have stopped.
+        """
+        if self._pack is None:
+            return new
+        new = replace(new, plan=replace(new.plan, by_value=self.plan.by_value | new.modules.keys()))
+        former = {name: module for name in new.modules if (module := sys.modules.get(name)) is not None}
+        tried = (("new", new.plan, new.modules), ("present", replace(self.plan, by_value=new.plan.by_value), former))
+        for which, plan, modules in tried:
+            try:
+                self._pack(plan)
+            except PlanError as error:
+                raise _not_sent(new, which, modules, error) from error
+        return new
+
     def install(self, reloaded: Reloaded) -> None:
         """Use the new plan, and the new modules in this process."""
-        self._before = self.plan, {name: sys.modules.get(name) for name in reloaded.modules}
+        # The files of the former code may have changed as well.
+        before = replace(self.plan, by_value=reloaded.plan.by_value)
+        self._before = before, {name: sys.modules.get(name) for name in reloaded.modules}
         self.plan = reloaded.plan
         self._beside = reloaded.beside or self._beside
         sys.modules.update(reloaded.modules)
-        self._send_by_value(reloaded.imported)
 
     def confirm(self) -> None:
         """Keep the new plan."""
@@ -132,16 +154,6 @@ class HotReload:
         assert self._before is not None
         (self.plan, former), self._before = self._before, None
         _restore(former)
-        self._send_by_value(former)
-
-    def _send_by_value(self, modules: Mapping[str, types.ModuleType | None]) -> None:
-        if not self._by_value:
-            return
-        import cloudpickle
-
-        for module in modules.values():
-            if module is not None:
-                cloudpickle.register_pickle_by_value(module)
 
 
 def files_of(plan: Plan, step: str, known: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -216,6 +228,30 @@ def _imported(step: str, name: str, path: str, source: str) -> types.ModuleType:
 def _not_imported(step: str, name: str, path: str, error: BaseException) -> ReloadError:
     what = text_of(error) if isinstance(error, MalstromError) else describe_error(error)
     return _refused(step, f"importing {name} ({path}) again failed: {what}")
+
+
+def _not_sent(new: Reloaded, which: str, modules: Mapping[str, types.ModuleType], error: PlanError) -> ReloadError:
+    names = ", ".join(_unpicklable_globals(modules))
+    return _refused(
+        new.step,
+        f"workers in other processes get a copy of {', '.join(new.modules)}, because files may have changed, and the "
+        f"{which} code cannot be copied{f', because of {names}' if names else ''}. {error}. Or stop the job and start "
+        f"it again",
+    )
+
+
+def _unpicklable_globals(modules: Mapping[str, types.ModuleType]) -> Iterator[str]:
+    import cloudpickle
+
+    for module in modules.values():
+        for name, value in vars(module).items():
+            is_code = callable(value) or isinstance(value, types.ModuleType)
+            if is_code or name.startswith("__") or type(value).__module__.startswith("malstrom_py."):
+                continue
+            try:
+                cloudpickle.dumps(value)
+            except Exception:
+                yield f"{module.__name__}.{name}"
 
 
 def _made_again(plan: Plan, modules: Mapping[str, types.ModuleType], step: str) -> Plan | None:

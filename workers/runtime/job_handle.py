@@ -231,8 +231,9 @@ class JobHandle:
         comparison. `promote` then replaces the code of the step, and `drop` ends the shadow.
 
         Raises:
-            ReloadError: the code was not replaced: the module cannot be imported, the graph of the job has changed, a
-                migration or the new code has failed. The job continues with the code that it had.
+            ReloadError: the code was not replaced: the module cannot be imported, or copied to other processes, the
+                graph of the job has changed, a migration or the new code has failed. The job continues with the code
+                that it had.
             SnapshotError: the job runs without ``snapshots=``.
             OperationInProgress: it takes longer than ``timeout_s`` and continues; or the job is being stopped, or is
                 reloading a step.
@@ -254,7 +255,8 @@ class JobHandle:
         return report
 
     def promote(self, step: str, *, probation_s: float = 2.0, timeout_s: float = TIMEOUT_S) -> ReloadReport:
-        """Let ``step`` have the code of its shadow, and the state that the shadow has, from a snapshot on.
+        """Let ``step`` have the code of its shadow, and the state that the shadow has, from a snapshot on. Returns once
+        another snapshot has that state, with which a job that is started again continues.
 
         Otherwise as `reload`: if the job fails within ``probation_s``, it goes back to that snapshot and the code
         before, with its shadow. All steps with functions of the module get its code.

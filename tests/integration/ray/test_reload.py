@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import malstrom_py as mp
 from malstrom_py import events
+from tests.integration.job_module import MakeModule
 from tests.integration.ray.chaos import PATIENCE_S, until
 from tests.integration.ray.chaos_ends import rows_in
 from tests.integration.ray.leftovers import pids
@@ -51,17 +49,6 @@ def make(folder):
 """
 
 
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Path]]:
-    """A module that the workers can import, for all processes of Ray here have this path."""
-    name = f"rayshop{os.getpid()}x{abs(hash(str(tmp_path))) % 10**8}"
-    path = tmp_path / f"{name}.py"
-    path.write_text(MODULE)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield __import__(name), path
-    sys.modules.pop(name, None)
-
-
 def versions(folder: Path) -> tuple[list[set[int]], set[int]]:
     """Check that each record was processed once, in order; return the versions by key, and the processes of the new."""
     seen, by = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
@@ -76,25 +63,25 @@ def versions(folder: Path) -> tuple[list[set[int]], set[int]]:
 
 @pytest.mark.long
 def test_all_processes_have_the_new_code_and_so_have_those_that_replace_them(
-    tidy: None, module: tuple[Any, Path], tmp_path: Path
+    tidy: None, job_module: MakeModule, tmp_path: Path
 ) -> None:
-    shop, path = module
+    shop = job_module(MODULE)
     runtime = mp.RayRuntime(
         2,
         num_cpus=0.2,
         snapshots=mp.Snapshots(tmp_path / "kept", interval_s=0.5),
         runtime_env={"env_vars": {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}},
     )
-    handle = runtime.start(shop.make(tmp_path / "out"))
+    handle = runtime.start(shop.module.make(tmp_path / "out"))
     handle.snapshot()
-    path.write_text(MODULE.replace('"by": 1', "1 / 0: 1"))
+    shop.write(('"by": 1', "1 / 0: 1"))
     with pytest.raises(mp.ReloadError, match="its new code has failed"):
         handle.reload("total", probation_s=5)
-    path.write_text(MODULE.replace('"by": 1', '"by": 2'))
+    shop.write(('"by": 1', '"by": 2'))
     report = handle.reload("total", probation_s=0.5)
     print(report)
     handle.snapshot()
-    path.write_text("(")  # no process reads the file from now on
+    shop.path.write_text("(")  # no process reads the file from now on
     os.kill(pids("WorkerActor")[0], signal.SIGKILL)
     until(lambda: handle.status().restarts == 1 and handle.status().phase == "steady", handle.status)
     handle.rescale(3)

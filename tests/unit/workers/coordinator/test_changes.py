@@ -105,3 +105,38 @@ def test_a_stop_waits_for_the_cut_of_a_value_which_is_in_the_last_snapshot(
     saving.suspended = True
     with pytest.raises(JobEnded, match="was stopped without drain"):
         obey(commands, saving)
+
+
+def promoted(commands: CommandQueue, saving: Saving) -> Future[Any]:
+    """Let a shadow be promoted, and pass its trial."""
+    commands.prepare = lambda step, texts, action: "code"
+    saving.snapshots = SnapshotStatus(ID, 1.5, 1)
+    promote = commands.submit(ReloadCommand("step", 1.0, 1.0, action="promote"))
+    made(commands, saving)
+    commands.loop()
+    commands.tried(ReloadReport("step", (), ID, 0.0, "promote"))
+    return promote
+
+
+def test_a_promoted_shadow_is_in_a_snapshot_before_the_answer_also_of_a_later_run(
+    commands: CommandQueue, saving: Saving
+) -> None:
+    promote = promoted(commands, saving)
+    obey(commands, saving)
+    assert saving.told == ["suspend", "snapshot"]
+    commands.recover(NOTHING, 1)
+    assert not commands.wants_change
+    commands.loop()
+    obey(commands, saving)
+    assert saving.told == ["suspend", "snapshot", "snapshot"]
+    assert not promote.done()
+    saving.answer()  # of the run before
+    assert not promote.done()
+    saving.answer()
+    assert promote.result(timeout=0) == ReloadReport("step", (), ID, 0.0, "promote")
+
+
+def test_a_promoted_shadow_is_in_the_snapshot_of_a_finished_job(commands: CommandQueue, saving: Saving) -> None:
+    promote = promoted(commands, saving)
+    commands.end(finished())
+    assert promote.result(timeout=0).action == "promote"

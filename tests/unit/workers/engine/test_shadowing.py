@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from malstrom_py.workers.engine.shadowing import Output, aligned
+from malstrom_py.clock import SystemClock
+from malstrom_py.codec.job_codec import Codec
+from malstrom_py.data.batch import Batch, ColumnBatch
+from malstrom_py.workers.engine.shadowing import NEW, OLD, Output, Shadow, aligned
 
 
 def outputs(text: str) -> list[Output]:
@@ -61,3 +68,47 @@ def test_long_lists_with_a_long_end_that_differs() -> None:
 def test_what_only_begins_alike() -> None:
     old = outputs("a" * 250)
     assert [one == other for one, other in aligned(old, old[:100])] == [True] * 100 + [False] * 150
+
+
+class Plain:
+    """An object that cannot be stored, whose text has its address."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+
+def column(values: Sequence[Any], kind: str | pa.DataType) -> ColumnBatch:
+    return ColumnBatch(pa.RecordBatch.from_pydict({"x": pa.array(values, kind)}))
+
+
+FLOATS, LISTS = ("float16", "float32", "float64"), pa.list_(pa.float32())
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "different"),
+    [
+        (Batch([{0, 8}]), Batch([{8, 0}]), 0),
+        (Batch([[{("x", frozenset([0, 8]))}]]), Batch([[{("x", frozenset([8, 0]))}]]), 0),
+        (Batch([{0, 8}]), Batch([{8, 1}]), 1),
+        (Batch([{1}]), Batch([{1.0}]), 1),
+        (Batch([{1}]), Batch([frozenset([1])]), 1),
+        (Batch([Plain(1)]), Batch([Plain(1)]), 0),
+        (Batch([Plain(1)]), Batch([Plain(2)]), 1),
+        (Batch([(Plain(1), 1)]), Batch([(Plain(1), 2)]), 1),
+        *((column([0.0, NAN], kind), column([0.0, NAN], kind), 0) for kind in FLOATS),
+        *((column([0.0, 1.0], kind), column([-0.0, 1.0], kind), 1) for kind in FLOATS),
+        (column([[0.0], [NAN]], LISTS), column([[0.0], [NAN]], LISTS), 0),
+        (column([[0.0], [1.0]], LISTS), column([[-0.0], [1.0]], LISTS), 1),
+        (column([[0.0], [1.0]], LISTS), column([[0.0], [1.0]], LISTS), 0),
+    ],
+)
+def test_what_is_equal_is_no_difference_and_what_is_not_is_one(old: Batch, new: Batch, different: int) -> None:
+    messages: list[Any] = []
+    operators: Any = [SimpleNamespace(counters=SimpleNamespace(calls=0), context=SimpleNamespace(codec=Codec()))] * 2
+    shadow = Shadow(0, "step", (operators[0], operators[1]), ["out"], SystemClock(), messages)
+    for side, batch in ((OLD, old), (NEW, new)):
+        shadow.saw(side, batch, 0)
+    shadow.compare(idle=True)
+    ((_, found),) = messages
+    assert (found.compared, found.different, found.failure) == (len(old), different, "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import types
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -85,3 +87,24 @@ def test_what_is_no_plan_is_refused() -> None:
         unpack_plan(b"\x80\x05nonsense", "job", ON_NODES)
     with pytest.raises(PlanError, match="copied to another process"):
         unpack_plan(b"\x80\x05nonsense", "job", HERE)
+
+
+def test_modules_that_go_by_value_are_not_imported_there_and_stay_as_they_are_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = types.ModuleType("changed_since")
+    monkeypatch.setitem(sys.modules, "changed_since", module)
+    code = "import functools\n@functools.lru_cache(5)\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)\n"
+    code += "class Pair:\n    @functools.cached_property\n    def sum(self): return fib(10)\n"
+    exec(f"{code}def double(n): return Pair().sum + fib(n)", module.__dict__)
+    job = mp.Job("shipped")
+    job.source("in", sources.Memory([1])).map("double", module.double).sink("out", sinks.Memory())
+    plan, by_name = replace(job.plan(), by_value=frozenset({"changed_since"})), pack_plan(job.plan())
+    packed = pack_plan(plan)
+    assert pack_plan(job.plan()) == by_name, "another job of the program is packed as before"
+    monkeypatch.delitem(sys.modules, "changed_since")
+    copied = unpack_plan(packed, "shipped", HERE)
+    factory: Any = copied.steps[copied.rank("double")].factory
+    assert factory.keywords["fn"](10) == 110
+    assert factory.keywords["fn"].__globals__["fib"].cache_parameters() == {"maxsize": 5, "typed": False}
+    assert copied.by_value == plan.by_value
