@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import groupby
+from typing import Any, Literal, NamedTuple
 
 from malstrom_py.capture.frames import Content, End, Header, Moved, Progress, Truncated, contents
 from malstrom_py.capture.progress import Held, ProtocolError
@@ -85,6 +87,16 @@ def check(target: object, name: str | None = None) -> list[Fault]:
     return faults
 
 
+class _Move(NamedTuple):
+    """A move in one stream, and the epochs before and after it."""
+
+    version: int
+    before: int
+    after: int
+    segment: str
+    at: int
+
+
 class _Examined:
     def __init__(self, generation: int, stream: str) -> None:
         self.stats = Stats(stream, generation)
@@ -92,6 +104,12 @@ class _Examined:
         self.faults: list[Fault] = []
         self.last = ""
         self.is_closed = False
+        self.moves: list[_Move] = []
+
+    def held_until(self, version: int) -> int:
+        """Return the epoch that the stream had passed when ``version`` began."""
+        at = bisect_left(self.moves, version, key=lambda move: move.version)
+        return self.moves[at].before if at < len(self.moves) else self.held.epoch
 
 
 def _examine(recording: Recording) -> list[_Examined]:
@@ -108,7 +126,20 @@ def _examine(recording: Recording) -> list[_Examined]:
                 break
         examined.stats.epoch, examined.stats.is_complete = examined.held.epoch, examined.held.is_complete
         found.append(examined)
+    for _, streams in groupby(found, key=lambda examined: examined.stats.generation):
+        _compare(list(streams))
     return found
+
+
+def _compare(streams: Sequence[_Examined]) -> None:
+    """Add the faults of moves after which a stream holds a time that no stream of its generation held before."""
+    versions = {move.version for stream in streams for move in stream.moves}
+    passed = {version: min(stream.held_until(version) for stream in streams) for version in versions}
+    for stream in streams:
+        for move in stream.moves:
+            if move.after < (least := passed[move.version]):
+                text = f"move {move.version} takes it back to epoch {move.after}, and all streams had passed {least}"
+                stream.faults.append(Fault(move.segment, "protocol", text, move.at))
 
 
 def _segment(recording: Recording, segment: Segment, examined: _Examined, codec: Codec) -> bool:
@@ -123,7 +154,7 @@ def _segment(recording: Recording, segment: Segment, examined: _Examined, codec:
                 if isinstance(content, Batch):
                     rows += len(content)
                     figures.rows += len(content)
-                _obey(content, examined, segment, rows)
+                _obey(content, examined, segment, rows, frame.at)
     except (CaptureError, CodecError) as error:
         examined.faults.append(_fault(error, segment, at))
         return False
@@ -140,7 +171,7 @@ def _fault(error: Exception, segment: Segment, at: int | None) -> Fault:
     return Fault(segment.name, "corrupt", str(error))
 
 
-def _obey(content: Content, examined: _Examined, segment: Segment, rows: int) -> None:
+def _obey(content: Content, examined: _Examined, segment: Segment, rows: int, at: int) -> None:
     """Raise `ProtocolError` if ``content`` may not come here."""
     held = examined.held
     match content:
@@ -152,6 +183,9 @@ def _obey(content: Content, examined: _Examined, segment: Segment, rows: int) ->
             raise ProtocolError(f"version {content.version} follows version {examined.stats.version}")
         case Moved():
             examined.stats.version = content.version
+            if content.held is not None:
+                examined.held = Held.of_image(content.held)
+                examined.moves.append(_Move(content.version, held.epoch, examined.held.epoch, segment.name, at))
         case Batch():
             if held.is_complete:
                 raise ProtocolError("records follow the end of event time")

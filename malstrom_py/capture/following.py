@@ -90,8 +90,8 @@ class GrowingMerge(Merge):
     def _reached(self) -> int:
         return reached if (reached := super()._reached()) < MAX_EPOCH else self.epoch
 
-    def _open_streams(self) -> list[Cursor]:
-        return self._cursors
+    def _may_send(self, cursor: Cursor) -> bool:
+        return True
 
     def _grow(self) -> bool:
         """Read the next commit, if there is one: the streams that it has, and which of those before have ended."""

@@ -107,9 +107,14 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Keys or partitions have moved between workers: what a key has in the frames of lower versions came before."""
+    """Keys or partitions have moved between workers: what a key has in the frames of lower versions came before.
+
+    ``held``: the times that the stream holds from here on, as (time, count). They may be earlier ones, of a partition
+    that has arrived. None in recordings of earlier versions: as before.
+    """
 
     version: int
+    held: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +176,11 @@ class SegmentWriter:
         self._begin(None)
         self._frame(CLOCK, _NS.pack(ns))
 
-    def moved(self, version: int) -> None:
-        """Write that keys have moved."""
+    def moved(self, version: int, epoch: int) -> None:
+        """Write that keys have moved, and that no record at or below ``epoch`` follows."""
         self._begin(None)
-        self._frame(MOVED, msgspec.msgpack.encode(version))
+        held = [] if epoch == MAX_EPOCH else [(opened_at(epoch), 1)]
+        self._frame(MOVED, msgspec.msgpack.encode((version, held)))
 
     def snapshot(self, snapshot: str) -> None:
         """Write that a snapshot ends here."""
@@ -475,12 +481,19 @@ def _read_header(payload: memoryview, codec: Codec) -> Header:
     return msgspec.convert({name: values[name] for name in values if name in Header.__dataclass_fields__}, Header)
 
 
+_MovedTo = tuple[int, tuple[tuple[int, int], ...]]
+
+
+def _read_moved(moved: int | _MovedTo) -> Moved:
+    return Moved(moved) if isinstance(moved, int) else Moved(*moved)
+
+
 _READERS: Final[dict[int, Callable[[memoryview, Codec], Content]]] = {
     HEADER: _read_header,
     BATCH: decode,
     PROGRESS: lambda payload, _: Progress(msgspec.msgpack.decode(payload, type=tuple[tuple[int, int], ...])),
     CLOCK: lambda payload, _: Clock(*_NS.unpack(payload)),
-    MOVED: lambda payload, _: Moved(msgspec.msgpack.decode(payload, type=int)),
+    MOVED: lambda payload, _: _read_moved(msgspec.msgpack.decode(payload, type=int | _MovedTo)),
     SNAPSHOT: lambda payload, _: Snapshotted(str(payload, "utf-8")),
     END: lambda payload, _: End(*msgspec.msgpack.decode(payload, type=tuple[int, int, bool])),
 }

@@ -4,7 +4,8 @@ Rules:
 - An *era* is the time between two moves of keys, within one start of the job. All of an era is read before anything of
   the next: what a key has in one stream comes before what it has in another stream after it moved.
 - Within an era, the stream whose event time is lowest is read next, so that no stream is read far ahead.
-- The epoch is the minimum over the streams that may still send, and never decreases.
+- The epoch is the minimum over the streams that may still send, and never decreases. Until all streams are in the next
+  era, a stream that is counts as at the end of its last one: what it held then may be held by another stream now.
 - The maximum epoch of a start of the job waits for what later starts have captured, of input that was new to them.
 """
 
@@ -31,6 +32,8 @@ class Cursor:
         self.name = name
         self.era = (int(name.partition("/")[0]), 0)
         self.held = Held()
+        self.before = MAX_EPOCH
+        """The epoch at the end of the era before; the maximum in its first one."""
         self.is_over = False
         """Whether all segments that are known have been read."""
         self.captured_ns = 0
@@ -46,7 +49,7 @@ class Cursor:
 
     def position(self) -> list[Any]:
         """Return the position, in plain types."""
-        return [self._number, self._at, self.era[1], self.held.image(), self.is_over]
+        return [self._number, self._at, self.era[1], self.held.image(), self.is_over, self.before]
 
     def follow(self, segments: Sequence[Segment], first: int | None = None) -> None:
         """Read ``segments`` next, from the number ``first`` on: all that were known before have been read."""
@@ -58,7 +61,8 @@ class Cursor:
 
     def seek(self, position: Sequence[Any]) -> None:
         """Continue from a `position`."""
-        self._number, self._at, version, held, self.is_over = position
+        self._number, self._at, version, held, self.is_over, *before = position
+        self.before = before[0] if before else MAX_EPOCH  # of an earlier version
         self.era = (self.era[0], version)
         self.held = Held.of_image(held)
 
@@ -85,10 +89,18 @@ class Cursor:
                 case Clock():
                     self.captured_ns = content.ns
                 case Moved():
-                    self.era = (self.era[0], content.version)
+                    self._enter(content)
         except CaptureError as error:
             raise type(error)(f"segment {segment.name!r}: {error}") from None
         return None
+
+    def _enter(self, moved: Moved) -> None:
+        self.era = (self.era[0], moved.version)
+        # In earlier versions a worker that joined held the earliest time before its first move.
+        joins = moved.held is None and self.held.epoch == MIN_EPOCH
+        self.before = MAX_EPOCH if joins else self.held.epoch
+        if moved.held is not None:
+            self.held = Held.of_image(moved.held)
 
     def close(self) -> None:
         """Close the file."""
@@ -165,18 +177,23 @@ class Merge:
         left = [cursor for cursor in self._cursors if not cursor.is_over]
         return min(left, key=lambda cursor: (cursor.era, cursor.held.epoch), default=None)
 
-    def _open_streams(self) -> list[Cursor]:
-        """Return the streams that may still send."""
-        return [cursor for cursor in self._cursors if not cursor.is_over]
+    def _may_send(self, cursor: Cursor) -> bool:
+        """Return whether ``cursor`` may still send in its era."""
+        return not cursor.is_over
 
     def _reached(self) -> int:
         """Return the epoch that all streams have passed.
 
-        A stream that begins in a later era does not count: it has no record at or below the epochs of this one.
+        A stream that begins in a later era does not count: it has no record at or below the epochs of this one. Where
+        a later start follows, what a stream held at its end is of records that come in another stream.
         """
-        left = self._open_streams()
-        era = min((cursor.era for cursor in left), default=None)
-        epochs = [cursor.held.epoch for cursor in left if cursor.era == era or cursor.held.epoch != MIN_EPOCH]
+        last = max((cursor.era for cursor in self._cursors), default=(0, 0))
+        era = min((cursor.era for cursor in self._cursors if not cursor.is_over), default=last)
+        is_last = era[0] == last[0]
+        epochs = [
+            cursor.before if cursor.era > era else cursor.held.epoch
+            for cursor in self._cursors
+            if cursor.era > era or self._may_send(cursor) or (not is_last and cursor.era[0] == era[0])
+        ]
         reached = min(epochs, default=self.epoch)
-        is_last = era is None or all(cursor.era[0] == era[0] for cursor in left)
         return reached if reached < MAX_EPOCH or is_last else self.epoch

@@ -11,7 +11,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from malstrom_py.data.batch import Batch, ColumnBatch
-from malstrom_py.data.messages import AbsBarrier, Acquire, Collect, DataMessage, Epoch, PartMessage, StateMessage
+from malstrom_py.data.messages import (
+    MAX_EPOCH,
+    MIN_EPOCH,
+    AbsBarrier,
+    Acquire,
+    Collect,
+    DataMessage,
+    Epoch,
+    PartMessage,
+    StateMessage,
+)
 from malstrom_py.errors import MalstromError, OperatorError, PlanError, SinkError, SparkError, lasting
 from malstrom_py.errors.text import describe_function, missing_methods, text_of, text_with_place
 from malstrom_py.operators.base import Operator, Outlet, StepContext
@@ -81,6 +91,8 @@ class WriteSink(Operator):
         self.takes_columns = self.sink.takes_columns
         self.writer: BaseWriter | None = None
         self._payloads: list[bytes] = []
+        self._epoch = MIN_EPOCH
+        self._is_moving = False
 
     @property
     def transactional(self) -> BaseTransactionalSink | None:
@@ -120,9 +132,22 @@ class WriteSink(Operator):
 
     def on_epoch(self, epoch: Epoch, out: Outlet) -> None:
         """Notify a writer that records event time; the stream ends here."""
+        self._epoch = epoch.time
+        if not self._is_moving:
+            self._advanced(epoch.time)
+
+    def continue_at(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._advanced(epoch)
+
+    def rewind(self, epoch: Epoch) -> Epoch:
+        self._epoch = epoch.time
+        return epoch
+
+    def _advanced(self, epoch: int) -> None:
         if self.writer is not None:
             with sink_errors(self.context.step, "could not write"):
-                self.writer.advanced(epoch.time)
+                self.writer.advanced(epoch)
 
     def on_control(self, message: StateMessage, out: Outlet) -> None:
         """Pre-commit at a barrier what was written before it (S1)."""
@@ -146,10 +171,20 @@ class WriteSink(Operator):
     def on_part(self, message: PartMessage, out: Outlet) -> None:
         """The stream ends here."""
 
+    def owns_nothing(self) -> None:
+        """Notify a writer that records event time of a worker without parts and slots: it joins (R1) or leaves (R8)."""
+        self._advanced(MAX_EPOCH)
+
+    def moving(self) -> None:
+        """Hold epochs back until `moved`: what arrives may be of an earlier time (R2, R3)."""
+        self._is_moving = True
+
     def moved(self, version: int) -> None:
         """Notify a writer that orders rows of several workers: keys moved with ``version`` of the routing table."""
+        self._is_moving = False
         if self.writer is not None:
             self.writer.moved(version)
+            self._advanced(self._epoch)
 
     def close(self) -> None:
         """Close the writer, if it is open."""

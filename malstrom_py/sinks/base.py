@@ -303,7 +303,10 @@ class BaseWriter(SinkWriter):
         """
 
     def advanced(self, epoch: int) -> None:
-        """Note that event time has advanced: no record at or below ``epoch`` follows."""
+        """Note that event time has advanced: no record at or below ``epoch`` follows.
+
+        Also called right after `moved`, with an epoch that may be lower: of a partition that has arrived.
+        """
 
 
 class BaseTransactionalWriter(BaseWriter, TransactionalWriter):

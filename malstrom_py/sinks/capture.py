@@ -141,6 +141,7 @@ class _FrameWriter(BaseTransactionalWriter, ABC):
     def __init__(self) -> None:
         self._epoch = MIN_EPOCH
         self._version = 0
+        self._has_moved = False
         self._clock = SystemClock()
         self._clock_ns = 0
 
@@ -157,15 +158,20 @@ class _FrameWriter(BaseTransactionalWriter, ABC):
 
     def advanced(self, epoch: int) -> None:
         """Record that no record at or below ``epoch`` follows."""
-        if epoch > self._epoch:
+        if self._has_moved:
+            # One frame, because a reader of all streams must not go by what this one held before.
+            self._open().moved(self._version, epoch)
+            self._has_moved, self._epoch = False, epoch
+        elif epoch > self._epoch:
             self._open().progress(*advance(self._epoch, epoch))
             self._epoch = epoch
 
     def moved(self, version: int) -> None:
-        """Record that what was written before precedes what any worker writes after the move ``version``."""
+        """Record, with the epoch that `advanced` gets next, that what was written before precedes what any worker
+        writes after the move ``version``.
+        """
         if version > self._version:
-            self._open().moved(version)
-            self._version = version
+            self._version, self._has_moved = version, True
 
 
 class _StreamWriter(_FrameWriter):
@@ -211,6 +217,8 @@ class _CaptureWriter(_FrameWriter):
 
     def pre_commit(self, context: CommitContext) -> bytes:
         opened, self._full = self._full, []
+        if self._header.segment == 0:
+            self._open()  # also if it has brought nothing: it holds back event time, when the job starts again too
         if self._segment is not None:
             self._segment.snapshot(context.snapshot)
             opened.append(self._name(OPEN))

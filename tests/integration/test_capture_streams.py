@@ -214,7 +214,7 @@ def test_a_file_object_for_several_workers_is_refused() -> None:
 def test_a_job_that_is_rescaled_is_not_replayed_from_streams(tmp_path: Path) -> None:
     def write(segment: Any) -> None:
         segment.batch(capture.Batch([1]))
-        segment.moved(2)
+        segment.moved(2, mp.MIN_EPOCH)
         segment.end(last=True)
 
     stream = written(write, capture.Header("job", "step", "w000000-00000000", worker=0))

@@ -64,6 +64,8 @@ class RegionGraph(Protocol):
 class MoveListener(Protocol):
     """The interface of a step that needs to know when keys arrive and leave."""
 
+    def moving(self) -> None: ...
+
     def moved(self, version: int) -> None: ...
 
 
@@ -420,6 +422,11 @@ class RegionInput:
             self._sources_wait = True
             self._arrived(message)
 
+    def moving(self) -> None:
+        """Notify sinks that a move is under way, until `moved`."""
+        for sink in self._sinks:
+            sink.moving()
+
     def moved(self, version: int) -> None:
         """Notify sinks that the move ``version`` is over here: later rows are of after it."""
         for sink in self._sinks:
@@ -485,10 +492,10 @@ class RegionInput:
                 case events.Ship():
                     self._shipping.start(effect)
                 case events.Install():
-                    self.moved(effect.parcel.version)
                     self._pause.begins()
                     self._shipping.install(effect.parcel)
                     self._pause.put_in()
+                    self.moved(effect.parcel.version)  # steps that held the cut have sent it
                 case events.KeepAside():
                     self._shipping.keep_aside(effect.parcel)
                 case events.Release():
@@ -501,6 +508,7 @@ class RegionInput:
     def _in_band(self, entry: ExchangeEntry, sender: int, message: InBand) -> None:
         if isinstance(message, Marker):
             self._pause.marked()
+            self.moving()
         self._do(self.machine.handle(events.InBandTaken(entry.exchange.name, sender, message)))
 
     def _with_figures(self, report: Report) -> Report:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from malstrom_py.errors import InternalError
 from malstrom_py.operators.event_time import GenerateEpochs
 from malstrom_py.operators.read_source import ReadSource
+from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.rescale.moves import sending_machine as machine
 from malstrom_py.rescale.moves.protocol import (
     AddParts,
@@ -51,6 +52,7 @@ class RoutingSwitch:
         # On exchanges that a source feeds no epoch is sent between hand-over and marker, not even by a region (R2).
         fed = {node for source, _ in self._sources.values() for node in self._executor.behind(source)}
         self._fed_by_sources = [(exchange, node) for exchange, node in self._sending if node in fed]
+        self._sinks = [op for op in operators.values() if isinstance(op, WriteSink)]
         self._source_inputs = [region_input for region_input in graph.inputs if region_input.sources]
         self._before: dict[str, int] = {}
         self._messages = messages
@@ -71,6 +73,11 @@ class RoutingSwitch:
         (R2).
         """
         return self._started and self._machine.phase is machine.SendingPhase.STEADY
+
+    def start(self) -> None:
+        """R1: a joiner owns nothing before its first move. Call when the sinks are open."""
+        for sink in () if self._started else self._sinks:
+            sink.owns_nothing()
 
     def receive(self, message: StartMove | PollParts | Leave | PartHandedOver | AddParts) -> None:
         """Handle an order of the coordinator, or a part that another worker hands over."""
@@ -120,10 +127,15 @@ class RoutingSwitch:
             case machine.PollGained():
                 self._sources[effect.source][1].poll_gained()
             case machine.SayBye():
-                for exchange in self._exchanges:
-                    exchange.leave()
+                self._leave()
             case SendReport():
                 self._messages.append((COORDINATOR, effect.report))
+
+    def _leave(self) -> None:
+        for exchange in self._exchanges:
+            exchange.leave()
+        for sink in self._sinks:
+            sink.owns_nothing()
 
     def _hand_over(self, effect: machine.HandOver) -> None:
         move = effect.move
@@ -136,6 +148,8 @@ class RoutingSwitch:
     def _switch(self, move: RescaleMove) -> None:
         """R2, T2: switch to the table of ``move``. The markers carry the new frontiers, which may be lower."""
         self._silence(self._sending)
+        for region_input in self._source_inputs:
+            region_input.moving()
         before, self._before = self._before, {}
         for node, generator in self._generators:
             self._call(node, generator.keep)

@@ -206,6 +206,7 @@ class Worker:
         with self._resources:
             for sink in self.sinks:
                 sink.open()
+        self._switching.start()
 
     def install(self, step: str, chain: Sequence[StoredArtefact], migrate: Migrate | None) -> None:
         """S5: install in a step the part of another worker's artefacts that this worker owns. Call before all else."""

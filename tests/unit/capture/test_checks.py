@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from malstrom_py.capture import InMemory, ProtocolError, check
-from malstrom_py.capture.frames import Header, SegmentWriter, advance
+from malstrom_py.capture.frames import MOVED, Header, SegmentWriter, advance
+from malstrom_py.capture.merge import Merge
 from malstrom_py.capture.progress import Held
-from malstrom_py.capture.recording import Segment
+from malstrom_py.capture.recording import Recording, Segment
+from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
-from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH
+from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import CaptureError
 from tests.unit.capture.streams import HEADER, written
 
@@ -27,6 +30,10 @@ def recording(*writes: Callable[[SegmentWriter], object], state: str = "capture"
         name = Segment("step", 1, HEADER.stream, number, state).name
         kept.segments[name] = bytearray(written(write, header))
     return kept
+
+
+def of_stream(stream: str) -> Header:
+    return Header(**{**{name: getattr(HEADER, name) for name in Header.__dataclass_fields__}, "stream": stream})
 
 
 def rows(*times: int) -> Batch:
@@ -45,13 +52,22 @@ def test_what_keeps_the_protocol_is_accepted() -> None:
     assert check(recording(right)) == []
 
 
+class Moved(NamedTuple):
+    """A move, and the epoch that the stream has passed after it."""
+
+    version: int
+    epoch: int
+
+
 def _then(*parts: Any) -> Callable[[SegmentWriter], None]:
-    """Write batches, and changes of progress, then the end."""
+    """Write batches, changes of progress and moves, then the end."""
 
     def write(segment: SegmentWriter) -> None:
         for part in parts:
             if isinstance(part, Batch):
                 segment.batch(part)
+            elif isinstance(part, Moved):
+                segment.moved(*part)
             else:
                 segment.progress(*part)
         segment.end(last=True)
@@ -59,14 +75,52 @@ def _then(*parts: Any) -> Callable[[SegmentWriter], None]:
     return write
 
 
+OTHER = "w000001-0123abcd"
 END = ((6, -1),)
 BEGIN = ((6, 1), (MIN_EPOCH, -1))
+
+
+def test_a_stream_goes_back_in_a_move_to_a_time_that_another_stream_gave_up() -> None:
+    kept = recording(_then(BEGIN, Moved(1, 8), rows(9), Moved(2, MAX_EPOCH)))
+    back = _then(((MIN_EPOCH, -1),), Moved(1, 5), rows(6), Moved(2, MAX_EPOCH))
+    kept.segments[Segment("step", 1, OTHER, 0, "capture").name] = bytearray(written(back, of_stream(OTHER)))
+    assert check(kept) == []
+
+
+def test_moves_of_an_earlier_version_keep_the_event_time_and_its_joiners_hold_nothing_back() -> None:
+    def moved(segment: SegmentWriter) -> None:
+        segment._begin(None)
+        segment._frame(MOVED, msgspec.msgpack.encode(1))
+
+    def member(segment: SegmentWriter) -> None:
+        segment.progress(*advance(MIN_EPOCH, 5))
+        segment.batch(rows(6, 7))
+        moved(segment)
+        segment.progress(*advance(5, MAX_EPOCH))
+        segment.end(last=True)
+
+    def joiner(segment: SegmentWriter) -> None:
+        moved(segment)
+        segment.batch(rows(8))
+        segment.progress(*advance(MIN_EPOCH, MAX_EPOCH))
+        segment.end(last=True)
+
+    kept = recording(member)
+    kept.segments[Segment("step", 1, OTHER, 0, "capture").name] = bytearray(written(joiner, of_stream(OTHER)))
+    assert check(kept) == []
+    found = Recording(kept)
+    merge = Merge(found, list(found.streams), Codec())
+    taken = [merge.take() for _ in range(4)]
+    assert [one.time if isinstance(one, Epoch) else one and one.values for one in taken] == [5, [6, 7], [8], MAX_EPOCH]
+
 
 WRONG = {
     "a time is added without a capability": (_then(BEGIN, ((3, 1),), ((3, -1), (6, -1))), "protocol"),
     "a time is given up twice": (_then(BEGIN, ((6, -2),)), "protocol"),
     "a record without a capability": (_then(BEGIN, rows(5), END), "protocol"),
     "a record after the end": (_then(BEGIN, END, rows(9)), "protocol"),
+    "a move to a time that no stream holds": (_then(BEGIN, Moved(1, 4), rows(5), Moved(2, MAX_EPOCH)), "protocol"),
+    "a record after a move that gave up its time": (_then(BEGIN, Moved(1, 8), rows(7)), "protocol"),
     "progress never ends": (_then(BEGIN, rows(7)), "unfinished"),
     "there is none": (_then(rows(7)), "unfinished"),
 }

@@ -13,10 +13,12 @@ import malstrom_py as mp
 from malstrom_py import capture, sinks, sources
 from malstrom_py.capture import following
 from malstrom_py.capture.following import GrowingMerge
+from malstrom_py.capture.merge import Cursor, Merge
 from malstrom_py.capture.recording import OPEN, Commit, Recording, segments_in
 from malstrom_py.codec import Codec
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import CaptureError, PlanError
+from malstrom_py.operators.write_sink import WriteSink
 from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.replay import ALL
@@ -106,25 +108,41 @@ class Watched(capture.InMemory):
             self.follower.look()
 
 
+def faults_of(merge: Merge) -> list[str]:
+    """What is wrong with the event time of a whole recording that is read with ``merge``."""
+    faults, epoch, early = [], MIN_EPOCH, 0
+    while (one := merge.take()) is not None:
+        if isinstance(one, Epoch):
+            epoch = one.time
+            continue
+        faults += [f"{time} is late after {epoch} in a whole replay" for time in one.timestamps or () if time <= epoch]
+        early += len(one) if epoch == MIN_EPOCH else 0
+    return faults if early < 300 else [*faults, f"event time does not advance for {early} records of a whole replay"]
+
+
 def followed(seed: int) -> tuple[list[str], int]:
-    """Capture through rescales and losses while a follower reads; return its faults, and what it had before the end."""
+    """Capture through rescales and losses while a follower reads; return what is wrong with the recording, its whole
+    replay and the follower, and how much this one had before the end.
+    """
     place = Watched()
     place.follower = Follower(place, seed)
-    job, rescales = captured(place), 2
+    job = captured(place)
     if seed % 2:  # before the exchange, where each worker has its own event time
-        job, rescales = mp.Job("original"), 0
+        job = mp.Job("original")
         timed = job.source("in", sources.Memory(ROWS, parts=3)).assign_timestamps("time", lambda row: row[1])
         timed.generate_epochs("epochs", mp.limit_out_of_orderness(400))[0].capture_into("seen", place)
     mp.Simulation(
         workers=2,
         seed=seed,
-        rescales=rescales,
+        rescales=2 + seed % 2,
         crashes=seed % 3,
         snapshots=mp.Snapshots(MemoryStore(), interval_s=0.01),
     ).run(job)
     early = sum(not isinstance(one, Epoch) for one in place.follower.kept)
     place.follower.finish()
-    return place.follower.faults(), early
+    recording = Recording(place)
+    whole = faults_of(Merge(recording, list(recording.streams), Codec()))
+    return [*map(str, capture.check(place)), *whole, *place.follower.faults()], early
 
 
 def test_a_follower_has_each_record_once_and_in_order_whatever_happens_to_the_captured_job() -> None:
@@ -150,7 +168,29 @@ def uncommitted_is_read(right: Callable[..., Any]) -> Callable[..., Any]:
 
 def new_streams_are_ignored(right: Callable[..., Any]) -> Callable[..., Any]:
     """Event time does not wait for streams that have brought nothing in this commit."""
-    return lambda merge: [cursor for cursor in merge._cursors if not cursor.is_over]
+    return lambda merge, cursor: not cursor.is_over
+
+
+def event_time_stays(right: Callable[..., Any]) -> Callable[..., Any]:
+    """A stream keeps its event time when a partition arrives that lags."""
+    return lambda sink, epoch: epoch
+
+
+def nothing_is_noted(right: Callable[..., Any]) -> Callable[..., Any]:
+    """What a worker has passed without the partitions that it gave away is written before the move; or a worker that
+    joins holds the earliest time.
+    """
+    return lambda sink: None
+
+
+def the_era_before_is_forgotten(right: Callable[..., Any]) -> Callable[..., Any]:
+    """A stream in the next era does not hold back those that are not."""
+
+    def enter(cursor: Any, moved: Any) -> None:
+        right(cursor, moved)
+        cursor.before = MAX_EPOCH
+
+    return enter
 
 
 def a_commit_is_skipped(right: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,8 +202,12 @@ def a_commit_is_skipped(right: Callable[..., Any]) -> Callable[..., Any]:
     ("place", "method", "of"),
     [
         (GrowingMerge, "_segments_of", uncommitted_is_read),
-        (GrowingMerge, "_open_streams", new_streams_are_ignored),
+        (GrowingMerge, "_may_send", new_streams_are_ignored),
         (following, "commits_in", a_commit_is_skipped),
+        (WriteSink, "rewind", event_time_stays),
+        (WriteSink, "moving", nothing_is_noted),
+        (Cursor, "_enter", the_era_before_is_forgotten),
+        (WriteSink, "owns_nothing", nothing_is_noted),
     ],
 )
 def test_a_wrong_follower_is_seen(place: Any, method: str, of: Callable[..., Any]) -> None:
