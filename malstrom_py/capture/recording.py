@@ -147,9 +147,26 @@ def begin(place: Place, job: str, step: str, committed: Collection[str], *, repl
     for snapshot in () if committed else commits_in(place, step):
         place.delete(f"{step}.{snapshot}.commit")
     last = generation_of(place, step)
-    place.create(f"{step}.g{last + 1:06}.begun").close()
+    _open_generation(place, step, last + 1)
     if last:
         place.delete(f"{step}.g{last:06}.begun")
+
+
+def begin_new(place: Place, step: str) -> None:
+    """Open the first generation of ``step``; `CaptureError` if there is one, of any program."""
+    if generation_of(place, step) or segments_in(place, step):
+        # Also one that nothing is committed of: a job, or a tap, may be writing it.
+        raise CaptureError(f"{place} has a recording {step!r}: give another folder")
+    _open_generation(place, step, 1)
+
+
+def _open_generation(place: Place, step: str, number: int) -> None:
+    try:
+        place.create(f"{step}.g{number:06}.begun").close()
+    except FileExistsError:
+        raise CaptureError(
+            f"{place} has a recording {step!r} that another program began at the same moment: give another folder"
+        ) from None
 
 
 class Recording:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from malstrom_py.capture.frames import Header
-from malstrom_py.capture.recording import generation_of, segments_in
+from malstrom_py.capture.recording import begin_new
 from malstrom_py.cli.commands import examples
 from malstrom_py.cli.options import AddressOption, JsonOption, NameArgument
 from malstrom_py.cli.output import WrongCommand, json_line, print_out, reporting_errors
@@ -80,10 +80,7 @@ def _recording(folder: Path, job: str, tapped: Tap) -> Iterator[BaseTransactiona
     context = CommitContext(job, tapped.step, fresh_snapshot_id(SystemClock().now_s()), 1)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if generation_of(sink.place, tapped.step) or segments_in(sink.place, tapped.step):
-            # Also one that nothing is committed of: a job, or another tap, may be writing it.
-            raise WrongCommand(f"--save: {folder} has a recording {tapped.step!r}: give another folder")
-        sink.recover(context, [])
+        begin_new(sink.place, tapped.step)
     except CaptureError as error:
         raise WrongCommand(f"--save: {error}") from None
     except OSError as error:

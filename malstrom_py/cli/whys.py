@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-import malstrom_py as mp
 from malstrom_py.cli import options
 from malstrom_py.cli.commands import examples
 from malstrom_py.cli.output import json_line, print_out, reporting_errors
 from malstrom_py.cli.running import JobArgument, load_job
 from malstrom_py.errors import shown
+from malstrom_py.testing.why import explained
 
 
 def why(
@@ -30,6 +30,10 @@ def why(
     step: Annotated[
         str | None, typer.Option("--step", help="The step that has made it; by default the one before the only sink.")
     ] = None,
+    key_type: Annotated[
+        str | None,
+        typer.Option("--key-type", help="The Python type of the key, such as date, where a text key is written alike."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, which this command does in any case.")] = False,
     traceback: options.TracebackOption = False,
 ) -> None:
@@ -43,12 +47,15 @@ def why(
             wanted = json.loads(row)
         except ValueError:
             wanted = row
-        found = mp.why(load_job(job), wanted, step)
+        found = explained(load_job(job), wanted, step, key_type=key_type)
         for record in found.inputs:
             line = {"recording": record.recording, "key": record.key, "time": record.timestamp, "value": record.value}
             print_out(json_line(line))
         window = "" if found.window is None else f" in the window from {found.window[0]} to {found.window[1]}"
         typer.echo(f"{len(found.inputs):,} records of key {shown(found.key)}{window}, by step {found.step}", err=True)
+        if found.parameters:
+            text = ", ".join(f"{name} = {value!r}" for name, value in found.parameters.items())
+            typer.echo(f"functions have read parameters, which have their defaults in a replay: {text}", err=True)
 
 
 app = typer.Typer(rich_markup_mode=None)

@@ -13,10 +13,9 @@ Rules:
 from __future__ import annotations
 
 import heapq
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from operator import itemgetter
@@ -29,26 +28,27 @@ from malstrom_py.capture.recording import Recording
 from malstrom_py.clock import VirtualClock
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
+from malstrom_py.data.equality import seen_form
 from malstrom_py.data.messages import MAX_EPOCH, Control, DataMessage, Epoch, PartOpened
 from malstrom_py.data.row_form import fields_of
 from malstrom_py.data.time import from_time
-from malstrom_py.errors import CaptureError, PlanError, SinkError, shown
+from malstrom_py.errors import CaptureError, PlanError, shown
 from malstrom_py.errors.text import instead_of
 from malstrom_py.operators.base import Operator, Outlet, StepContext
 from malstrom_py.operators.flat import UPDATE
 from malstrom_py.operators.keyed import StatefulOperator
 from malstrom_py.operators.window_join import WindowJoin
 from malstrom_py.sinks.capture import Capture
+from malstrom_py.testing.described_rows import WantedKey, is_same
 from malstrom_py.testing.single_step import OpenEnd, Recorder, SingleStep, StepRunner, part_of
 from malstrom_py.testing.tester import messages_of
 from malstrom_py.windows import WINDOW_END, WINDOW_START, WindowResult
+from malstrom_py.worker_context import own_values
 from malstrom_py.workers.control.tap import TapRecord
 from malstrom_py.workers.engine.flow_limits import Batching
 
 _ENTRY: Final = "-entry"
 _OUTPUT: Final = "-output"
-_ALL: Final = object()
-"""In place of a key: all keys."""
 
 
 class CapturedRecord(NamedTuple):
@@ -64,7 +64,8 @@ class Why(NamedTuple):
     """What ``step`` has made of ``inputs``: a record with ``key``, ``value`` and ``timestamp``.
 
     ``window``: start and end (exclusive) of the window that made it, None if none did. ``inputs``: in the order of the
-    replay.
+    replay. ``parameters``: those that functions read in the replay, with their defaults: a recording has no values that
+    were set, with which other records may have led to the row.
     """
 
     step: str
@@ -73,6 +74,7 @@ class Why(NamedTuple):
     timestamp: int | None
     window: tuple[int, int] | None
     inputs: list[CapturedRecord]
+    parameters: Mapping[str, Any] = {}
 
 
 def why(job: Job, row: Any, step: str | None = None) -> Why:
@@ -80,7 +82,8 @@ def why(job: Job, row: Any, step: str | None = None) -> Why:
 
     ``row``: a dict with what is known of the output, enough to choose it: ``key``, ``timestamp``, ``value``,
     the ``start`` and ``end`` of a window, and fields of the value; or the value itself. ``step``: by default the one
-    before the only sink. A job that runs can be asked: its recordings are read up to now.
+    before the only sink. A job that runs can be asked: its recordings are read up to now. A key may be given as JSON
+    has it, unless it is a key itself: a text is that text before it is a date.
 
     Raises:
         PlanError: the inputs of the step are not captured, or it has no keys.
@@ -98,10 +101,15 @@ def why(job: Job, row: Any, step: str | None = None) -> Why:
     >>> [record.value for record in mp.why(job, {"key": "tea", "value": 7}).inputs]
     [('tea', 3), ('tea', 4)]
     """
+    return explained(job, row, step)
+
+
+def explained(job: Job, row: Any, step: str | None = None, *, key_type: str | None = None) -> Why:
+    """Return what `why` does. ``key_type``: the name of the type of the key, which was given as JSON has it."""
     if not isinstance(job, Job):
         raise PlanError(f"mp.why takes the job that was captured, got {type(job).__name__}")
     graph = _Graph.of(job, step)
-    replayed, found = _find(graph, _described(row))
+    replayed, found = _find(graph, _described(row, graph), key_type)
     inputs = replayed.inputs[: found.inputs]
     if len(found.windows) > 1:
         (start, end), (other, last) = found.windows[:2]
@@ -113,29 +121,61 @@ def why(job: Job, row: Any, step: str | None = None) -> Why:
     if window is not None and message.timestamp is not None:
         inputs = [one for one in inputs if any(window[0] <= time < window[1] for time in one.times)]
     records = [one.record for one in inputs]
-    return Why(graph.output.step, message.key, message.value, message.timestamp, window, records)
+    parameters = dict(sorted(graph.read.items()))
+    return Why(graph.output.step, message.key, message.value, message.timestamp, window, records, parameters)
 
 
-def _described(row: Any) -> dict[str, Any]:
-    """Return the parts of a row that the user has given: of a tapped record without where it was tapped."""
+def _described(row: Any, graph: _Graph) -> dict[str, Any]:
+    """Return the parts of a row that the user has given: of a tapped record without where it was tapped, of a flat row
+    without the key that it does not have.
+    """
     if not isinstance(row, Mapping):
         return {"value": row}
     is_tapped = {*row} == {*TapRecord._fields}
-    return {name: part for name, part in row.items() if not (is_tapped and name in ("worker", "output"))}
+    left_out = {"worker", "output"} if is_tapped else set()
+    if graph.is_flat and row.get("key", ...) is None and isinstance(row.get("value"), Mapping):
+        left_out.add("key")
+    return {name: part for name, part in row.items() if name not in left_out}
 
 
-def _find(graph: _Graph, wanted: Mapping[str, Any]) -> tuple[_Replayed, _Output]:
+def _find(graph: _Graph, wanted: Mapping[str, Any], key_type: str | None) -> tuple[_Replayed, _Output]:
     """Return the output that ``wanted`` describes, and the replay of its key that has made it."""
     if "key" in wanted:
-        replayed = _Replayed(graph, wanted["key"])
+        keys = WantedKey(wanted["key"], key_type=key_type)
+        replayed = _Replayed(graph, keys)
         outputs = replayed.outputs()
         first = next(outputs, None)
+        if key_type is not None and not keys.found:
+            raise CaptureError(f"step {graph.output.step!r}: no key of type {key_type} is {shown(wanted['key'])}")
         if first is not None and "key" not in first.fields:
-            return replayed, _only(graph, chain((first,), outputs), wanted)
+            try:
+                found = _only(graph, chain((first,), outputs), wanted)
+            except CaptureError:
+                if len(keys.found) < 2:
+                    raise
+            else:
+                if len(keys.found) < 2:
+                    return replayed, found
+            key, wanted = _chosen(graph, keys), {name: part for name, part in wanted.items() if name != "key"}
+            replayed = _Replayed(graph, WantedKey(key, is_exact=True))
+            return replayed, _only(graph, replayed.outputs(), wanted)
+    elif key_type is not None:
+        raise CaptureError(f"the type of a key is {key_type}, and the row says no key")
     # The row has no key, or its key may be a field of the value.
-    key = _only(graph, _Replayed(graph, _ALL).outputs(), wanted).message.key
-    replayed = _Replayed(graph, key)
+    key = _only(graph, _Replayed(graph, None).outputs(), wanted).message.key
+    replayed = _Replayed(graph, WantedKey(key, is_exact=True))
     return replayed, _only(graph, replayed.outputs(), wanted)
+
+
+def _chosen(graph: _Graph, keys: WantedKey) -> Any:
+    """Return the one of several keys that is given itself, and not only as JSON has it."""
+    with suppress(KeyError, TypeError):  # a list cannot be one
+        return keys.found[seen_form(keys.given)]
+    some = " and ".join(shown(key) for key in list(keys.found.values())[:2])
+    raise CaptureError(
+        f"step {graph.output.step!r}: {len(keys.found)} keys are written as {shown(keys.given)}, such as {some}: give "
+        f"the key itself, or its type with --key-type"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +226,7 @@ def _only(graph: _Graph, outputs: Iterable[_Output], wanted: Mapping[str, Any]) 
     for output in outputs:
         view = output.view(step)
         names |= dict.fromkeys(view)
-        if all(any(_is_same(part, one) for one in view.get(name, ())) for name, part in wanted.items()):
+        if all(_has(view, output, name, part) for name, part in wanted.items()):
             found.append((view, output))
     if not found:
         unknown = [name for name in wanted if name not in names] if names else []
@@ -198,6 +238,8 @@ def _only(graph: _Graph, outputs: Iterable[_Output], wanted: Mapping[str, Any]) 
                 "of several streams, give only the key and the time"
             )
         )
+        if graph.read:
+            why_not += f". Parameters have their defaults in it: {_parameters(graph.read)}"
         raise CaptureError(f"step {graph.output.step!r} has not made this row:{why_not}")
     first, output = found[0]
     if others := [view for view, _ in found[1:] if view != first]:
@@ -209,47 +251,34 @@ def _only(graph: _Graph, outputs: Iterable[_Output], wanted: Mapping[str, Any]) 
     return output
 
 
-def _is_same(wanted: Any, found: Any, *, is_key: bool = False) -> bool:
-    """Return whether ``found`` is ``wanted``, or would be as JSON. ``is_key``: infinity differs from null then."""
-    if isinstance(found, datetime) and isinstance(wanted, str):
-        try:
-            return datetime.fromisoformat(wanted) == found
-        except ValueError:
-            return False
-    try:
-        if bool(wanted == found):
-            return True
-    except Exception:  # of the user's own classes
+def _has(view: Mapping[str, Sequence[Any]], output: _Output, name: str, wanted: Any) -> bool:
+    """Return whether a part of the row is as ``wanted``; the value of a window may be given as its flat row."""
+    if any(is_same(wanted, one) for one in view.get(name, ())):
+        return True
+    if name != "value" or not isinstance(wanted, Mapping) or not isinstance(output.message.value, WindowResult):
         return False
-    if isinstance(found, str | int) or found is None or (is_key and type(wanted) is type(found)):
-        return False
-    from malstrom_py.sinks.files.json_lines import json_line, json_value
-
-    # As sinks.Files writes it, or as the commands print it.
-    written = partial(json.dumps, default=json_value) if is_key else json_line
-    return any(_read_back(wanted, write) == _read_back(found, write) for write in (written, _PRINTED))
+    is_whole = {*output.fields} <= {*wanted}
+    return is_whole and all(any(is_same(part, one) for one in view.get(field, ())) for field, part in wanted.items())
 
 
-_PRINTED: Final = partial(json.dumps, default=repr)
-
-
-def _read_back(value: Any, write: Callable[[dict[str, Any]], str]) -> Any:
-    """Return what is read back if ``value`` is written as JSON; an object that equals nothing if it cannot be."""
-    try:
-        return json.loads(write({"": value}))
-    except (TypeError, ValueError, SinkError):
-        return object()
+def _parameters(read: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value!r}" for name, value in sorted(read.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """The steps between recordings and an output. ``cuts``: the capturing step of each stream that is replayed."""
+    """The steps between recordings and an output. ``cuts``: the capturing step of each stream that is replayed.
+
+    ``is_flat``: the row that is meant was made of the output by flat. ``read``: the parameters that replays have read.
+    """
 
     job: Job
     plan: Plan
     output: StreamRef
     cuts: Mapping[StreamRef, Step]
     region: Region
+    is_flat: bool
+    read: dict[str, Any] = field(default_factory=dict)
 
     @property
     def step(self) -> Step:
@@ -284,7 +313,8 @@ class _Graph:
                 f"step {output.step!r}: its rows have no keys any more, so they do not belong to records by key: name "
                 f"the last step with keys with step="
             )
-        return cls(job, plan, output, {ref: captures[ref] for ref in cuts}, region)
+        is_flat = output != _named(plan, steps, step)
+        return cls(job, plan, output, {ref: captures[ref] for ref in cuts}, region, is_flat)
 
     def single(self) -> SingleStep:
         """Return the plan that replays: an open end for each recording, and what notes the records that pass."""
@@ -301,7 +331,7 @@ class _Graph:
                 f"step {self.output.step!r}: its recording is before {deciding[0]!r}, which decides by the partitions "
                 f"of the source what is late, and a recording has none: capture the on-time stream of {deciding[0]!r}"
             )
-        if by_clock := [name for name in kept if _goes_by_clock(steps[name])]:
+        if by_clock := sorted(name for name in kept if _goes_by_clock(steps[name])):
             raise PlanError(
                 f"step {self.output.step!r}: {by_clock[0]!r} goes by the runtime's clock, and a replay has another, so "
                 f"no captured record leads to its rows for certain"
@@ -365,9 +395,8 @@ def _capture_of(step: Step) -> Capture | None:
 def _goes_by_clock(step: Step) -> bool:
     """Return whether a step with state groups records by the runtime's clock."""
     options = step.factory.keywords if isinstance(step.factory, partial) else {}
-    if step.kind == "window":
-        return bool(options.get("by_clock"))
-    return step.kind == "collect" and options.get("every_s") is not None
+    # Of a window, or of the ``ttl=`` of a stream without watermarks.
+    return bool(options.get("by_clock")) or (step.kind == "collect" and options.get("every_s") is not None)
 
 
 def _cuts(
@@ -392,20 +421,33 @@ def _cuts(
     return found
 
 
+class _Noted(dict[tuple[str, str], Any]):
+    """The values of parameters, which notes those that are ``read``."""
+
+    def __init__(self, values: Mapping[tuple[str, str], Any], read: dict[str, Any]) -> None:
+        super().__init__(values)
+        self._read = read
+
+    def __getitem__(self, key: tuple[str, str]) -> Any:
+        value = self._read[key[1]] = super().__getitem__(key)
+        return value
+
+
 class Entry(Operator):
     """The entry of the keyed region: notes the keys and times that come, and lets those of one key pass."""
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
-        self.key: Any = None
-        self.times: list[Any] | None = []
-        """Of the records that have passed since they were last taken; None: all keys pass, and none is noted."""
+        self.key: WantedKey | None = None
+        """None: all keys pass, and nothing is noted."""
+        self.times: list[Any] = []
+        """Of the records that have passed since they were last taken."""
 
     def on_batch(self, batch: Batch, out: Outlet) -> None:
-        if self.times is None:
+        if self.key is None:
             out.send(batch)
             return
-        batch = batch.compress([_is_same(self.key, key, is_key=True) for key in batch.keys or ()])
+        batch = batch.compress(list(map(self.key.takes, batch.keys or ())))
         self.times += batch.timestamps or [None] * len(batch)
         out.send(batch)
 
@@ -417,22 +459,23 @@ class _Input(NamedTuple):
 
 
 class _Replayed:
-    """A replay of the records of ``key``, or of `_ALL`. ``inputs``: those that reached the entry so far."""
+    """A replay of the records of ``key``, or of all. ``inputs``: those that reached the entry so far."""
 
-    def __init__(self, graph: _Graph, key: Any) -> None:
+    def __init__(self, graph: _Graph, key: WantedKey | None) -> None:
         self.inputs: list[_Input] = []
         self._graph = graph
         self._key = key
         self._ends = {cut.name: (cut, graph.enters(ref)) for ref, cut in graph.cuts.items()}
         single = graph.single()
         self._runner = StepRunner(single, workers=1, batching=Batching(), clock=VirtualClock())
+        self._runner.resources.parameters = _Noted(own_values(graph.job.name, graph.plan.parameters, None), graph.read)
         self._recorders = [self._runner.recorder(name) for name, _ in single.outputs]
         operators = self._runner.operators
         near = self._after_state()
         self._makers = [operators[step] if step in near else None for _, step in single.outputs]
         self._entries = [one for one in operators.values() if isinstance(one, Entry)]
         for entry in self._entries:
-            entry.key, entry.times = key, None if key is _ALL else []
+            entry.key = key
         inside = {*graph.region.steps}
         for name, operator in operators.items():
             if isinstance(operator, StatefulOperator) and name not in inside:
@@ -497,8 +540,8 @@ class _Replayed:
 
     def _push(self, record: CapturedRecord, name: str) -> None:
         cut, is_inside = self._ends[name]
-        is_noted = is_inside and self._key is not _ALL
-        if is_noted and not _is_same(self._key, record.key, is_key=True):
+        is_noted = is_inside and self._key is not None
+        if is_inside and self._key is not None and not self._key.takes(record.key):
             return
         times = None if record.timestamp is None else [record.timestamp]
         has_keys = cut.traits.keyed or cut.traits.local

@@ -153,7 +153,11 @@ def test_functions_that_read_a_parameter_have_its_default() -> None:
     times = numbers.key_by("key", lambda number: "all").map("times", lambda number: number * factor.value)
     times.sum("n").sink("out", sinks.Memory())
     mp.run(job, progress=False)
-    assert [one.value for one in mp.why(job, {"key": "all", "value": 9}).inputs] == [0, 1, 2]
+    found = mp.why(job, {"key": "all", "value": 9})
+    assert [one.value for one in found.inputs] == [0, 1, 2]
+    assert found.parameters == {"factor": 3}
+    with pytest.raises(CaptureError, match=r"Parameters have their defaults in it: factor = 3"):
+        mp.why(job, {"key": "all", "value": 12})  # as of a factor of 4
 
 
 JOINS: dict[str, Callable[[Any, Any], Any]] = {
@@ -323,6 +327,10 @@ def test_a_flat_row_is_found_by_the_result_that_it_was_made_of(*, early: bool) -
     assert len(out.items) > 10
     for row in out.items:
         found = mp.why(job, row)
+        for whole in ({"key": row["key"], "value": row}, {"key": None, "value": row}):
+            assert mp.why(job, whole) == found
+        with pytest.raises(CaptureError, match="has not made this row"):
+            mp.why(job, {"key": row["key"], "value": {**row, "n": -1}})
         start, end = (row[f"window_{edge}"] for edge in ("start", "end"))
         mine = [one["n"] for one in items if one["key"] == row["key"] and start <= one["at"] < end]
         assert sum(numbers_of(found)) == row["n"]
@@ -341,6 +349,7 @@ CLOCKS: dict[str, Callable[[Any], Any]] = {
     "window": lambda keyed: keyed.window("w", windows.tumbling(timedelta(seconds=1), clock="processing")).count(),
     "session": lambda keyed: keyed.window("w", windows.session(timedelta(seconds=1), clock="processing")).count(),
     "collect": lambda keyed: keyed.collect("w", size=2, every=timedelta(seconds=1)),
+    "ttl": lambda keyed: keyed.reduce("w", lambda total, number: total + number, ttl=timedelta(seconds=1)),
 }
 
 
@@ -370,6 +379,42 @@ def test_a_key_may_be_given_as_json_has_it(key: Any, text: Any, other: Any) -> N
     mp.run(job, progress=False)
     for given in (key, text):
         assert [one.value for one in mp.why(job, {"key": given, "value": 2}).inputs] == [1, 3]
+
+
+@pytest.mark.parametrize("place", ["before the keys", "after the keys"])
+def test_a_text_is_not_taken_for_a_key_that_is_written_alike(place: str) -> None:
+    job = mp.Job("alike")
+    numbers: Any = job.source("in", sources.Memory(range(9)))
+    if place == "before the keys":
+        numbers.capture_into("seen", capture.InMemory())
+    keyed = numbers.key_by("key", lambda n: (DAY.date(), DAY.date().isoformat(), Decimal(n // 3))[n % 3])
+    if place == "after the keys":
+        keyed.capture_into("seen", capture.InMemory())
+    keyed.count("n").sink("out", sinks.Memory())
+    mp.run(job, progress=False)
+    text = DAY.date().isoformat()
+
+    def inputs_of(key: Any, **options: Any) -> list[Any]:
+        return [one.value for one in why_module.explained(job, {"key": key, "value": 2}, **options).inputs]
+
+    assert inputs_of(DAY.date()) == inputs_of(text, key_type="date") == [0, 3]
+    assert inputs_of(text) == inputs_of(text, key_type="str") == [1, 4]
+    with pytest.raises(CaptureError, match="no key of type datetime is '2024-01-02'"):
+        inputs_of(text, key_type="datetime")
+    with pytest.raises(CaptureError, match="the row says no key"):
+        why_module.explained(job, {"value": 2}, key_type="date")
+
+
+def test_keys_that_are_written_alike_and_not_given_themselves_are_an_error() -> None:
+    job, numbers = kept_job(capture.InMemory())
+    keys = (DAY.date(), Decimal(1)), (DAY.date().isoformat(), Decimal(1))
+    numbers.key_by("key", lambda number: keys[number % 2]).count("n").sink("out", sinks.Memory())
+    mp.run(job, progress=False)
+    with pytest.raises(
+        CaptureError, match=r"2 keys are written as .*, such as \(datetime.date\(2024, 1, 2\), .* and \('2024-01-02'"
+    ):
+        mp.why(job, {"key": [DAY.date().isoformat(), "1"], "value": 2})
+    assert [one.value for one in mp.why(job, {"key": keys[1], "value": 2}).inputs] == [1, 3]
 
 
 def test_a_line_that_files_wrote_is_found_by_its_nested_values_in_any_order(tmp_path: Path) -> None:
