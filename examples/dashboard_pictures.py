@@ -4,11 +4,14 @@ The job really runs: orders of a few shops arrive at a rate that rises and falls
 of five seconds, and orders are counted per customer, with snapshots, while the job goes from two workers to four and
 then to three. Chromium opens its page in three windows, by playwright, before the first rescale, and draws what they
 show after the second.
+
+The last pictures look into another job: the records of a step, its output beside that of new code, and its state.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import shutil
 import socket
@@ -63,6 +66,30 @@ PICTURES: Final = (
     Picture("dashboard-dark.png", 1280, 800, "dark"),
     Picture("dashboard-phone.png", 390, 844, "light"),
 )
+
+INSIDE: Final = Picture("dashboard-inside.png", 1280, 1000, "light")
+
+QUERY: Final = "dashboard-query.png"
+
+REWARDS: Final = """
+from time import monotonic
+
+import malstrom_py as mp
+from examples.dashboard_pictures import Orders
+from malstrom_py import sinks
+
+
+def rewarded(shop, order, state):
+    state = {"orders": state["orders"] + 1}
+    return {"id": order["customer"], "reward": state["orders"] % 100 == 0}, state
+
+
+job = mp.Job("rewards")
+by_shop = job.source("orders", Orders(monotonic())).key_by("shop", "shop")
+rewards = by_shop.stateful_map("reward", rewarded, default=lambda: {"orders": 0})
+rewards.sink("out", sinks.Callable(lambda rows: None, batch=True))
+"""
+NEW_CODE: Final = ("% 100", "% 90")
 
 TOKEN: Final = "pictures"
 
@@ -174,6 +201,47 @@ def draw(out: Path, chromium: str, *, rescales: Sequence[tuple[float, int]] = RE
             handle.stop(drain=True)
 
 
+@contextmanager
+def compared(folder: Path, shown: mp.Dashboard) -> Iterator[mp.JobHandle]:
+    """Run the job `REWARDS`, whose module is written into ``folder``, with `NEW_CODE` beside a step of it."""
+    module = folder / "rewards.py"
+    module.write_text(REWARDS)
+    sys.path.insert(0, str(folder))
+    try:
+        kept = mp.Snapshots(folder / "snapshots", interval_s=1)
+        runtime = mp.InProcess(2, progress=False, dashboard=shown, snapshots=kept)
+        handle = runtime.start(importlib.import_module("rewards").job, control=False)
+        try:
+            while handle.status().counts.written < 100:
+                sleep(0.05)
+            module.write_text(REWARDS.replace(*NEW_CODE))
+            handle.reload("reward", shadow=True)
+            yield handle
+        finally:
+            handle.stop(drain=True)
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("rewards", None)
+
+
+def draw_inside(out: Path, chromium: str) -> None:
+    """Write the pictures `INSIDE` and `QUERY` into folder ``out``."""
+    shown = mp.Dashboard(port=free_port(), token=TOKEN, values=True)
+    with tempfile.TemporaryDirectory() as kept, a_browser(chromium) as browser, compared(Path(kept), shown):
+        page = opened(browser, f"http://127.0.0.1:{shown.port}/jobs/rewards?token={TOKEN}", INSIDE)
+        page.get_by_test_id("step-reward").click()
+        page.get_by_test_id("shadow").get_by_text("new: ").wait_for()
+        page.locator('[data-field="records-list"]:not(:empty)').wait_for()
+        page.mouse.wheel(0, 120)  # past the figures
+        sleep(1.5)
+        page.screenshot(path=out / INSIDE.file)
+        page.get_by_label("A query in SQL").fill("select shop, orders from reward order by orders desc")
+        page.keyboard.press("Enter")
+        state = page.locator('[data-field="query"]')
+        state.locator("td").first.wait_for()
+        state.screenshot(path=out / QUERY)
+
+
 def free_port() -> int:
     """Return a free port of this machine."""
     with socket.socket() as probe:
@@ -200,8 +268,9 @@ def main() -> None:
         sys.exit("Chromium is not found: install it (on Debian: apt install chromium), or set CHROMIUM to it")
     out.mkdir(parents=True, exist_ok=True)
     draw(out, chromium)
-    for picture in PICTURES:
-        print(f"{out / picture.file}: {(out / picture.file).stat().st_size / 1_000:,.0f} kB")
+    draw_inside(out, chromium)
+    for file in (*(picture.file for picture in (*PICTURES, INSIDE)), QUERY):
+        print(f"{out / file}: {(out / file).stat().st_size / 1_000:,.0f} kB")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ __all__ = [
     "MoveMetrics",
     "PartMetrics",
     "RateMetrics",
+    "ShadowMetrics",
     "SnapshotMetrics",
     "StepMetrics",
     "WorkerMetrics",
@@ -286,6 +287,14 @@ class AutoscaleMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omi
         return self.needed_per_s / self.capacity_per_s if self.capacity_per_s else None
 
 
+class ShadowMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """The comparison of a step with its shadow: counts, and why the new code has stopped, as in `ShadowReport`."""
+
+    compared: int = 0
+    different: int = 0
+    failure: str = ""
+
+
 class RateMetrics(msgspec.Struct, frozen=True):
     """The rates of a job at one moment, ``at`` in seconds since 1970: rows read and written per second.
 
@@ -308,9 +317,9 @@ class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defa
     ``duration_s``: of this run. ``workers``: all that are members; ``steps``: in the order of the plan. ``rescales``:
     how many have ended, and with them ``moved_slots``, ``moved_keys``, ``moved_bytes`` and ``rescale_s`` in sum.
     ``hot_keys``: those that are too heavy for one worker. ``imbalance``: the load of the most loaded worker over the
-    mean, by the rows of the slots that workers own, 1.0 if all are alike; None until that is measured. ``age_s``: how
-    old the values are. ``rates``: those of the last ten minutes, about one a second, if `JobHandle.metrics` was asked
-    ``since`` when.
+    mean, by the rows of the slots that workers own, 1.0 if all are alike; None until that is measured. ``shadows``: of
+    each step that has one. ``age_s``: how old the values are. ``rates``: those of the last ten minutes, about one a
+    second, if `JobHandle.metrics` was asked ``since`` when.
 
     >>> metrics = JobMetrics("flights", "running", "steady", steps={"in": StepMetrics("source", rows_in=3)})
     >>> metrics.read
@@ -336,6 +345,7 @@ class JobMetrics(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defa
     snapshots: SnapshotMetrics | None = None
     moving: MoveMetrics | None = None
     autoscale: AutoscaleMetrics | None = None
+    shadows: dict[str, ShadowMetrics] = {}
     restarts: int = 0
     rescales: int = 0
     moved_slots: int = 0

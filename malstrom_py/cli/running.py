@@ -222,6 +222,7 @@ def run(
     metrics_host: cli_watching.MetricsHostOption = None,
     dashboard: cli_watching.DashboardOption = False,
     history: cli_watching.HistoryOption = None,
+    values: cli_watching.ValuesOption = False,
     stop_timeout_s: options.StopTimeoutOption = None,
     state_memory: options.StateMemoryOption = None,
     redact_errors: options.RedactErrorsOption = False,
@@ -248,7 +249,9 @@ def run(
         limit_s = options.stop_timeout(stop_timeout_s, detached=detached)
         snapshots = reloads.snapshots(snapshots)
         kept = cli_snapshots.kept(snapshots, interval_s, resume, allow_dropped_state=allow_dropped_state)
-        watched = cli_watching.watched_options(metrics_port, metrics_host, dashboard=dashboard, history=history)
+        watched = cli_watching.watched_options(
+            metrics_port, metrics_host, dashboard=dashboard, history=history, values=values
+        )
         for_ray = ray_options(
             address=address, num_cpus=num_cpus, runtime_env=runtime_env, resources=resources, detached=detached
         )

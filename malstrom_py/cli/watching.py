@@ -53,6 +53,10 @@ HistoryOption = Annotated[
     Path | None,
     typer.Option("--history", help="Folder to keep the pages of jobs in, for malstrom dashboard --history."),
 ]
+ValuesOption = Annotated[
+    bool,
+    typer.Option("--values", help="Show data in the dashboard too: records, states, and in what new code differs."),
+]
 HostOption = Annotated[
     str, typer.Option("--host", help="Address to listen at. Only this machine can connect by default.")
 ]
@@ -70,12 +74,15 @@ _EXAMPLES: Final = {
     "top": ("malstrom top shop", "malstrom top shop --interval 5", "malstrom top shop --once --json"),
     "health": ("malstrom health shop", "malstrom health shop --json"),
     "metrics": ("malstrom metrics shop", "malstrom metrics shop --json", "malstrom metrics shop --port 9464"),
-    "dashboard": ("malstrom dashboard", "malstrom dashboard shop --port 8080", "malstrom dashboard --history runs"),
+    "dashboard": (
+        *("malstrom dashboard", "malstrom dashboard shop --port 8080"),
+        *("malstrom dashboard --history runs", "malstrom dashboard shop --values"),
+    ),
 }
 
 
 def watched_options(
-    metrics_port: int | None, metrics_host: str | None, *, dashboard: bool, history: Path | None
+    metrics_port: int | None, metrics_host: str | None, *, dashboard: bool, history: Path | None, values: bool
 ) -> RunKeywords:
     """Return the options of ``run`` that let others watch the job, as arguments of a runtime."""
     given: RunKeywords = {}
@@ -84,7 +91,9 @@ def watched_options(
     elif metrics_host is not None:
         raise WrongCommand("--metrics-host is where --metrics-port listens: give --metrics-port too")
     if dashboard or history is not None:
-        given["dashboard"] = mp.Dashboard(history=history)
+        given["dashboard"] = mp.Dashboard(history=history, values=values)
+    elif values:
+        raise WrongCommand("--values is what the dashboard shows: give --dashboard too")
     return given
 
 
@@ -174,6 +183,7 @@ def dashboard(
         Path | None,
         typer.Option("--history", help="Folder to keep the pages of jobs in, and to show those of ended jobs from."),
     ] = None,
+    values: ValuesOption = False,
     as_json: JsonOption = False,
     address: AddressOption = None,
 ) -> None:
@@ -185,7 +195,7 @@ def dashboard(
     """
     with reporting_errors(traceback=False):
         watched = None if job is None else found_job(job, address)
-        server = DashboardServer(mp.Dashboard(port=port, host=host, token=token, history=history))
+        server = DashboardServer(mp.Dashboard(port=port, host=host, token=token, history=history, values=values))
         try:
             if watched is not None:
                 server.add(watched)

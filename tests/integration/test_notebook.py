@@ -64,7 +64,7 @@ def test_a_cell_collects_awaits_and_can_be_interrupted(tmp_path: Path) -> None:
 
 def test_the_notebook_of_the_examples_shows_what_it_says(tmp_path: Path) -> None:
     notebook = NBFORMAT.read(EXAMPLE, 4)
-    _, job, rows, result, table, begun, rescaled, ended, counts = run(notebook, EXAMPLE.parent)
+    _, job, rows, result, table, begun, rescaled, *asked, ended, counts = run(notebook, EXAMPLE.parent)
     assert "<svg" in job[0].data["text/html"]
     assert plain(rows[0]).count("window_start") == 3
     assert "27,004 read" in result[0].data["text/html"]
@@ -73,8 +73,16 @@ def test_the_notebook_of_the_examples_shows_what_it_says(tmp_path: Path) -> None
     assert "members=(0, 1, 2, 3)" in plain(rescaled[0])
     assert "finished, 4 workers" in ended[0].data["text/html"]
     files = sorted(Path(monthly_files(tmp_path / "months")).parent.iterdir())[:2]
-    of_united = sum(pl.read_csv(file, columns=["carrier"])["carrier"].eq("UA").sum() for file in files)
-    assert f"UA  ┆ {of_united} " in plain(counts[0])
+    january, february = (pl.read_csv(file, columns=["carrier"])["carrier"].value_counts() for file in files)
+    of_january, of_both = (
+        dict(counted.rows()) for counted in (january, pl.concat([january, february]).group_by("carrier").sum())
+    )
+    state, keys, query, change = (plain(outputs[0]) for outputs in asked)
+    assert state == str(of_january["UA"])
+    assert all(f"{airline}      ┆ {of_january[airline]} " in keys for airline in ("AA", "DL"))
+    assert f"UA      ┆ {of_january['UA']} " in query
+    assert f"UA      ┆ {of_both['UA']} " in change
+    assert f"UA  ┆ {of_both['UA']} " in plain(counts[0])
 
 
 def test_the_notebook_of_the_examples_is_stored_without_outputs() -> None:

@@ -313,9 +313,8 @@ class CommandQueue:
         with self._lock:
             status, (metrics, at_s) = self.known(), self._metrics
             age_s = 0.0 if self.ended.done() else self._clock.monotonic_s() - at_s
-        return structs.replace(
-            metrics, state=status.state, phase=status.phase, error=status.error, restarts=status.restarts, age_s=age_s
-        )
+        now = {name: getattr(status, name) for name in ("state", "phase", "error", "restarts")}
+        return structs.replace(metrics, **now, shadows=self.shadows.metrics(), age_s=age_s)
 
     def enter(self, phase: str, counts: RunResult, workers: int) -> None:
         """Publish that the run enters ``phase``, in which it does not `obey`: the counts do not change."""

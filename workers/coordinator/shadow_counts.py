@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import Final
 
 from malstrom_py.errors import PlanError
+from malstrom_py.metrics import ShadowMetrics
 from malstrom_py.workers.reports.shadows import PAIRS_MAX, Compared, ShadowPair, ShadowReport
 
 _CUTS_MAX: Final = 64
@@ -73,6 +74,12 @@ class ShadowCounts:
             f"job {self._job!r}: step {step!r} has no shadow: begin one by handle.reload({step!r}, shadow=True) or "
             f"malstrom reload {self._job} {step} --shadow"
         )
+
+    def metrics(self) -> dict[str, ShadowMetrics]:
+        """Return the counts of each step that has a shadow."""
+        with self._lock:
+            reports = {step: counts.report(step) for step, counts in self._steps.items()}
+        return {step: ShadowMetrics(one.compared, one.different, one.failure) for step, one in reports.items()}
 
     def _kept(self, step: str) -> _StepCounts:
         known = self._steps.get(step)

@@ -24,13 +24,19 @@ from urllib.parse import quote
 
 from malstrom_py.errors import DeadlineError, MalstromError, PlanError, pip_install
 from malstrom_py.metrics import ENDED, LOOPBACK, check_address, url_of
-from malstrom_py.validation import checked_flag
+from malstrom_py.validation import check_name, checked_flag
 from malstrom_py.workers.monitoring.health import PROBES, probe
 from malstrom_py.workers.monitoring.history import Page, Recording, page_in, pages_in
-from malstrom_py.workers.monitoring.state_pages import query_page, state_page, tap_page
+from malstrom_py.workers.monitoring.state_pages import query_page, shadow_page, state_page, tap_page
 from malstrom_py.workers.monitoring.watching import Watch
-from malstrom_py.workers.reports.commands import RescaleCommand, RunningJob, SnapshotCommand, StopCommand
-from malstrom_py.workers.reports.job_status import check_size
+from malstrom_py.workers.reports.commands import (
+    ReloadCommand,
+    RescaleCommand,
+    RunningJob,
+    SnapshotCommand,
+    StopCommand,
+)
+from malstrom_py.workers.reports.job_status import ReloadAction, check_size
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -43,6 +49,9 @@ PORT: Final = 9465
 COMMAND_S: Final = 30.0
 """How long a command may take to be answered."""
 
+PROBATION_S: Final = 2.0
+"""For how long the code of a shadow that is promoted is on trial."""
+
 _LOOK_S: Final = 0.2
 _ALIVE_S: Final = 15.0
 _START_S: Final = 10.0
@@ -50,6 +59,7 @@ _LAST_S: Final = 1.0
 _GZIP: Final = 31
 """How zlib names the format of gzip, with the largest window."""
 
+_NO_VALUES: Final = "values are not shown here: use mp.Dashboard(values=True), or malstrom dashboard JOB --values"
 _BODY_MAX: Final = 4096
 _TOKEN: Final = "x-malstrom-token"
 _HEADERS: Final = {
@@ -68,7 +78,8 @@ class Dashboard:
     ``port``: None for 9465, or any free one if that is taken. ``host``: only this machine can open the page by default.
     ``token``: who has it may see and command the jobs; a new one by default. ``history``: a folder in which the pages
     of jobs are kept; ``malstrom dashboard --history FOLDER`` shows them. The address is printed on standard error.
-    ``values``: who has the token may also ask for the state of steps, by key and in SQL: values are data.
+    ``values``: who has the token may also see records, the state of steps, and in what a shadow differs: values are
+    data.
 
     Raises: PlanError: an option is wrong.
     """
@@ -315,6 +326,7 @@ class _Pages:
             Route("/api/jobs/{name}/state/{step}/{key:path}", self._allowed(self._state)),
             Route("/api/jobs/{name}/query", self._allowed(self._query)),
             Route("/api/jobs/{name}/tap/{step}", self._allowed(self._tap)),
+            Route("/api/jobs/{name}/shadow/{step}", self._allowed(self._shadow)),
             Route("/api/jobs/{name}/{command}", command, methods=["POST"]),
             Mount("/static", StaticFiles(directory=self._static)),
         ]
@@ -394,11 +406,14 @@ class _Pages:
             request, lambda job: tap_page(job, step, given.get("log", ""), given.get("after", ""))
         )
 
+    async def _shadow(self, request: Request) -> Response:
+        return await self._values(request, lambda job: shadow_page(job, request.path_params["step"]))
+
     async def _values(self, request: Request, ask: Callable[[RunningJob], dict[str, Any] | None]) -> Response:
         """Answer what is data, if that is allowed."""
         found = await self._found(request)
         if not self._server.options.values:
-            return _refused(403, "values are not shown here: give the job dashboard=mp.Dashboard(values=True)")
+            return _refused(403, _NO_VALUES)
         if not isinstance(found, Watch):
             return _refused(404, f"job {request.path_params['name']!r} does not run here")
         try:
@@ -493,6 +508,19 @@ def _snapshot(job: RunningJob, body: Mapping[str, Any]) -> str:
     return f"snapshot {job.ask(SnapshotCommand(None, COMMAND_S))} is complete"
 
 
+def _promote(job: RunningJob, body: Mapping[str, Any]) -> str:
+    return _reload(job, body, "promote", PROBATION_S)
+
+
+def _drop(job: RunningJob, body: Mapping[str, Any]) -> str:
+    return _reload(job, body, "drop", 0.0)
+
+
+def _reload(job: RunningJob, body: Mapping[str, Any], action: ReloadAction, probation_s: float) -> str:
+    step = check_name(body.get("step"), "step")
+    return str(job.ask(ReloadCommand(step, probation_s, COMMAND_S, action=action)))
+
+
 def _stop(job: RunningJob, body: Mapping[str, Any]) -> str:
     drain = body.get("drain")
     if drain is not None and not isinstance(drain, bool):
@@ -505,5 +533,7 @@ _COMMANDS: Final[Mapping[str, Callable[[RunningJob, Mapping[str, Any]], str]]] =
     "rescale": _rescale,
     "rebalance": _rebalance,
     "snapshot": _snapshot,
+    "promote": _promote,
+    "drop": _drop,
     "stop": _stop,
 }

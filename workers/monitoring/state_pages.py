@@ -1,5 +1,5 @@
-"""Values for the dashboard's server: the state of steps, by key and by SQL, and records that pass. Values are data, so
-only where they are allowed.
+"""Values for the dashboard's server: the state of steps, by key and by SQL, records that pass, and in what a shadow
+differs. Values are data, so only where they are allowed.
 
 Rule: one query at a time, and each is bounded in time, in memory and in the rows of its answer.
 """
@@ -14,7 +14,8 @@ from malstrom_py.codec.job_codec import without_classes
 from malstrom_py.snapshot.typed_columns import json_text
 from malstrom_py.windows import WindowResult
 from malstrom_py.workers.control.tap import LOOK_S, record_of
-from malstrom_py.workers.reports.commands import RunningJob, TapCommand
+from malstrom_py.workers.reports.commands import RunningJob, ShadowCommand, TapCommand
+from malstrom_py.workers.reports.shadows import ShadowReport
 from malstrom_py.workers.reports.taps import TapPage
 
 ROWS_MAX: Final = 10_000
@@ -61,6 +62,12 @@ def tap_page(job: RunningJob, step: str, log: str, after: str) -> dict[str, Any]
     codec = without_classes()
     lines = [str(record_of(row, codec)) for row in page.rows[-RECORDS:]]
     return {"step": step, "log": page.log, "after": page.after, "passed": page.passed, "records": lines}
+
+
+def shadow_page(job: RunningJob, step: str) -> dict[str, Any]:
+    """Return the last differences of ``step`` from its shadow, a line each."""
+    report: ShadowReport = job.ask(ShadowCommand(step[:64], LOOK_S))
+    return {"step": step, "pairs": [str(pair) for pair in report.pairs]}
 
 
 def _key(text: str) -> Any:

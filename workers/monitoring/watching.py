@@ -182,6 +182,7 @@ def view_of(metrics: JobMetrics) -> dict[str, Any]:
             {**_fields(heavy), "hot": (heavy.step, heavy.key) in hot} for heavy in metrics.heavy_keys[:_HEAVY_MAX]
         ],
         "heavy_slots": [_fields(heavy) for heavy in metrics.heavy_slots[:_HEAVY_MAX]],
+        "shadows": {step: _fields(shadow) for step, shadow in metrics.shadows.items()},
         "snapshots": None if metrics.snapshots is None else _fields(metrics.snapshots),
         "moving": None if metrics.moving is None else _fields(metrics.moving),
     }

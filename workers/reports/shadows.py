@@ -14,12 +14,19 @@ class ShadowPair:
     """A difference: the outputs of the running and of the new code for ``key``, as texts; empty if there is none.
 
     ``output``: by which output of the step they left, if it has several.
+
+    >>> print(ShadowPair("'b'", "1", "", output="late"))
+    late: 'b': 1, new: nothing
     """
 
     key: str
     old: str
     new: str
     output: str = ""
+
+    def __str__(self) -> str:
+        by = f"{self.output}: " if self.output else ""
+        return f"{by}{self.key}: {self.old or 'nothing'}, new: {self.new or 'nothing'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +52,7 @@ class ShadowReport:
         lines = [f"step {self.step}: {self.different:,} of {self.compared:,} outputs of the new code differ"]
         if self.failure:
             lines.append(f"  the new code has stopped: {self.failure}")
-        for pair in self.pairs:
-            by = f"{pair.output}: " if pair.output else ""
-            lines.append(f"  {by}{pair.key}: {pair.old or 'nothing'}, new: {pair.new or 'nothing'}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"  {pair}" for pair in self.pairs)])
 
 
 @dataclass(frozen=True, slots=True)

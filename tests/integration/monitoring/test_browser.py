@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import malstrom_py as mp
+from examples import dashboard_pictures
 from malstrom_py import sinks, sources
 from tests.integration.monitoring.conftest import PATIENCE_S, TOKEN, a_job, free_port, until
 from tests.left_out import chromium
@@ -25,6 +26,7 @@ SWITCHES = (
 )
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1280, "height": 800}
+WIDER = "() => document.documentElement.scrollWidth > window.innerWidth"
 
 
 @pytest.fixture(scope="module")
@@ -88,14 +90,13 @@ def test_a_job_is_rescaled_by_clicks_while_it_runs_and_the_counts_are_its_own(pa
     expect(page.get_by_role("region", name="Snapshots, newest first")).to_contain_text(str(status.last)[:8])
     picture(page, "running")
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
-    wider = "() => document.documentElement.scrollWidth > window.innerWidth"
-    assert not page.evaluate(wider), "a phone shows the page without a second bar"
+    assert not page.evaluate(WIDER), "a phone shows the page without a second bar"
     stop, *others = (page.get_by_test_id(name).bounding_box() for name in ("stop", "rescale", "rebalance", "snapshot"))
     assert stop is not None
     assert all(other is not None and stop["width"] < other["width"] for other in others), "it is not the easiest to hit"
     assert all(other is not None and stop["y"] == other["y"] for other in others)
     page.set_viewport_size({"width": 320, "height": 640})
-    assert not page.evaluate(wider), "nor does a small one"
+    assert not page.evaluate(WIDER), "nor does a small one"
     smallest = page.get_by_test_id("stop").bounding_box()
     assert smallest is not None
     assert smallest["x"] + smallest["width"] <= 320
@@ -172,19 +173,45 @@ def _until_opened(page: Page) -> Iterator[str]:
     yield "secret"
 
 
-def test_a_click_on_a_step_shows_its_last_records_where_values_are_allowed(page: Page) -> None:
+def test_records_the_state_and_a_shadow_are_shown_where_values_are_allowed(page: Page, tmp_path: Path) -> None:
     shown = mp.Dashboard(port=free_port(), token=TOKEN, values=True)
-    handle = mp.InProcess(2, dashboard=shown).start(a_job("docs-records"))
-    page.goto(f"http://127.0.0.1:{shown.port}/jobs/docs-records?token={TOKEN}")
-    page.get_by_test_id("step-seen").click()
-    records = page.locator('[data-field="records-list"]')
-    expect(records).to_contain_text(re.compile(r"worker [01]  time \d+  key \d+  \d+"))
-    assert len(records.inner_text().splitlines()) <= 20
-    expect(page.locator('[data-field="records-title"]')).to_contain_text("have passed")
-    picture(page, "records")
-    page.keyboard.press("Escape")
-    expect(records).to_be_hidden()
-    handle.stop(timeout_s=PATIENCE_S)
+    with dashboard_pictures.compared(tmp_path, shown) as handle:
+        page.goto(f"http://127.0.0.1:{shown.port}/jobs/rewards?token={TOKEN}")
+        expect(page.get_by_test_id("step-reward")).to_contain_text("differ")
+        page.locator(".edge-rate").last.click()  # on the way to the sink
+        records, shadow = page.locator('[data-field="records-list"]'), page.get_by_test_id("shadow")
+        expect(records).to_contain_text(re.compile(r"worker [01]  key '\w+'  {'id': \d+, 'reward': (True|False)}"))
+        assert len(records.inner_text().splitlines()) <= 20
+        expect(page.locator('[data-field="records-title"]')).to_contain_text("have passed")
+        expect(shadow).to_contain_text(re.compile(r"\d of [\d,]+ outputs of the new code differ"))
+        pair = r"'\w+': {'id': (\d+), 'reward': False}, new: {'id': \1, 'reward': True}"
+        expect(shadow).to_contain_text(re.compile(pair))
+        picture(page, "inside")
+        page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+        assert not page.evaluate(WIDER)
+        page.set_viewport_size(DESK)  # type: ignore[arg-type]
+        page.keyboard.press("Escape")
+        expect(records).to_be_hidden()
+        sql, error = page.get_by_label("A query in SQL"), page.locator('[data-field="query-error"]')
+        sql.fill("select shop, orders > 0 as has_any from reward order by shop limit 2")
+        sql.press("Enter")
+        rows = page.locator('[data-field="query-rows"] td')
+        expect(rows).to_have_text(["Cork", "true", "Ghent", "true"])
+        picture(page, "query")
+        sql.fill("select nothing")
+        sql.press("Enter")
+        expect(error).to_contain_text("nothing")
+        expect(rows).to_have_count(0)
+        page.get_by_test_id("step-reward").click()
+        page.get_by_test_id("promote").click()
+        page.get_by_test_id("promote-confirm").click()
+        expect(page.locator(".toast")).to_contain_text("has the new code of rewards since snapshot")
+        expect(shadow).to_be_hidden()
+        assert handle.metrics().shadows == {}
+        (tmp_path / "rewards.py").write_text(dashboard_pictures.REWARDS.replace("% 100", "% 0"))
+        handle.reload("reward", shadow=True)
+        expect(shadow).to_contain_text(re.compile("The new code has stopped: .*ZeroDivisionError"))
+        expect(page.get_by_test_id("promote")).to_be_hidden()
 
 
 def test_a_wrong_token_shows_what_to_do_and_no_job(page: Page) -> None:

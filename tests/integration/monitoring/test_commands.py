@@ -95,12 +95,12 @@ def test_metrics_are_printed_for_prometheus_or_served_until_the_job_ends(handle:
 
 def test_the_dashboard_of_a_terminal_finds_jobs_as_they_begin_and_ends_by_ctrl_c(tmp_path: Path) -> None:
     server = Server(free_port())
-    with started(
-        tmp_path, *COMMAND, "dashboard", "--port", str(server.port), "--token", TOKEN, "--history", str(tmp_path)
-    ) as serving:
+    options = ("--port", str(server.port), "--token", TOKEN, "--history", str(tmp_path), "--values")
+    with started(tmp_path, *COMMAND, "dashboard", *options) as serving:
         until(lambda: _answers(server.port, "/"), "it serves")
         handle = mp.InProcess(2).start(a_job(JOB))
         until(lambda: JOB in [line["job"] for line in server.get("/api/jobs")["jobs"]], "it shows the job")
+        until(lambda: server.get(f"/api/jobs/{JOB}/tap/seen")["passed"], "it shows records")
         assert server.post(f"/api/jobs/{JOB}/rescale", {"workers": 3})["ok"]
         until(lambda: handle.status().workers == 3, "the job is rescaled")
         handle.stop(timeout_s=PATIENCE_S)

@@ -123,6 +123,10 @@ def test_records_of_a_step_are_shown_only_where_values_are_allowed(server: Serve
     assert all(re.fullmatch(r"worker [01]  time \d+  key \d+  \d+", line) for line in page["records"])
     assert server.get(f"{path}?log=another&after=x")["log"] == page["log"]
     assert server.status("/api/jobs/docs-records/tap/nope") == 409
+    assert server.status("/api/jobs/docs-records/shadow/seen") == 409
+    for step in ({}, {"step": 7}, {"step": "seen/../x"}, {"step": "seen"}):
+        assert server.status("/api/jobs/docs-records/promote", body=step) == 409
+        assert server.status("/api/jobs/docs-records/drop", body=step) == 409
     assert server.status(path, token=None) == 401
     assert b"<body data-values" in urllib.request.urlopen(f"http://127.0.0.1:{server.port}/jobs/docs-records").read()
     handle.stop(timeout_s=PATIENCE_S)
@@ -134,6 +138,7 @@ def test_values_are_off_unless_they_are_allowed(server: Server, shown: mp.Dashbo
     assert server.status("/api/jobs/docs-off/state/seen/7") == 403
     assert server.status("/api/jobs/docs-off/query?sql=select%201") == 403
     assert server.status("/api/jobs/docs-off/tap/seen") == 403
+    assert server.status("/api/jobs/docs-off/shadow/seen") == 403
     assert b"data-values" not in urllib.request.urlopen(f"http://127.0.0.1:{server.port}/jobs/docs-off").read()
     handle.stop(timeout_s=PATIENCE_S)
     with pytest.raises(PlanError, match="values must be True or False"):

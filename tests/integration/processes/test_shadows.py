@@ -72,7 +72,7 @@ def test_a_shadow_by_the_command_line(tmp_path: Path, monkeypatch: pytest.Monkey
         assert (begun["step"], begun["action"], begun["modules"]) == ("seen", "shadow", ["jobs"])
 
         def found(rows: int) -> bool:
-            return mp.JobHandle.attach("shadowed").shadow("seen").compared > rows
+            return mp.JobHandle.attach("shadowed").metrics().shadows["seen"].compared > rows
 
         until(lambda: found(1_000), process)
         answered(tmp_path, "rescale", "shadowed", "3")

@@ -203,18 +203,21 @@ def test_another_stop_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, passing
     ],
 )
 def test_metrics_are_served_where_the_options_say(port: int | None, host: str | None, expected: object) -> None:
-    assert watched_options(port, host, dashboard=False, history=None) == expected
+    assert watched_options(port, host, dashboard=False, history=None, values=False) == expected
 
 
 def test_a_history_needs_the_dashboard() -> None:
-    assert watched_options(None, None, dashboard=False, history=Path("runs")) == {
-        "dashboard": mp.Dashboard(history=Path("runs"))
+    assert watched_options(None, None, dashboard=False, history=Path("runs"), values=True) == {
+        "dashboard": mp.Dashboard(history=Path("runs"), values=True)
     }
 
 
-def test_a_host_of_metrics_without_a_port_is_refused() -> None:
-    done = CliRunner().invoke(app, ["run", "examples.word_count", "--metrics-host", "0.0.0.0"])
-    assert (done.exit_code, "give --metrics-port too" in done.output) == (2, True)
+@pytest.mark.parametrize(
+    ("option", "other"), [(("--metrics-host", "0.0.0.0"), "--metrics-port"), (("--values",), "--dashboard")]
+)
+def test_an_option_without_that_which_it_is_for_is_refused(option: tuple[str, ...], other: str) -> None:
+    done = CliRunner().invoke(app, ["run", "examples.word_count", *option])
+    assert (done.exit_code, f"give {other} too" in done.output) == (2, True)
 
 
 @pytest.mark.parametrize(("state", "said"), [("failed", "error: no more"), ("stopped", "no more")])

@@ -17,6 +17,8 @@ const bodies = {
   rescale: (form) => ({ workers: Number(form.elements.workers.value) }),
   rebalance: () => ({}),
   snapshot: () => ({}),
+  promote: (form) => ({ step: form.elements.step.value }),
+  drop: (form) => ({ step: form.elements.step.value }),
   stop: (form) => ({ drain: { true: true, false: false }[form.elements.drain.value] ?? null }),
 };
 
@@ -26,7 +28,7 @@ export function setUpCommands(job, latestView, onUnauthorized) {
     const dialog = document.getElementById(button.dataset.opens);
     button.addEventListener("click", () => {
       dialog.querySelector("form").reset();
-      prepare(dialog, latestView());
+      prepare(dialog, latestView(), button);
       dialog.showModal();
       const input = dialog.querySelector("input[type=number]");
       input?.focus();
@@ -54,7 +56,8 @@ export function setUpCommands(job, latestView, onUnauthorized) {
   }
 }
 
-function prepare(dialog, view) {
+function prepare(dialog, view, button) {
+  if (button.dataset.step) dialog.querySelector('[name="step"]').value = button.dataset.step;
   if (dialog.id === "rescale-dialog") dialog.querySelector("input").value = view.workers_wanted || view.workers.length || 1;
   if (dialog.id === "snapshot-dialog") {
     const hint = "The job continues while it is made, and can be resumed from it.";

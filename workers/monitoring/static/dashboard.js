@@ -5,9 +5,11 @@ import { field, KeyedList, make, setAttribute, setShown, setText, setWidth } fro
 import { age, bytes, clock, duration, eventTime, exact, percent, plural, rate, short } from "./format.js";
 import { edgeKey, Graph, makeEdgeLine } from "./graph.js";
 import { showJobs } from "./job_list.js";
+import { makeQuery } from "./query.js";
 import { Rates } from "./rates.js";
 import { makeRecords } from "./records.js";
 import { follow, homeAddress, jobOfAddress } from "./server.js";
+import { makeShadow } from "./shadow.js";
 import { makeHeavy, makeParts, makeProblems, makeSnapshots, makeWorkers } from "./tables.js";
 import { rescalesAndRestarts, Timeline } from "./timeline.js";
 
@@ -41,8 +43,8 @@ function showJob(job) {
   const rates = new Rates(["rates", "rates-busy", "rates-lag"].map(field));
   const timeline = new Timeline();
   const workers = makeWorkers(), parts = makeParts(), heavy = makeHeavy(), problems = makeProblems(), snapshots = makeSnapshots();
-  const records = makeRecords(job);
-  const details = makeDetails((step) => { records.close(); graph.select(null); graph.focus(step); });
+  const records = makeRecords(job), query = makeQuery(job);
+  const details = makeDetails(makeShadow(job), (step) => { records.close(); graph.select(null); graph.focus(step); });
   let view = null, events = [], seenAt = 0, isLost = false;
 
   setText("job-name", job);
@@ -94,6 +96,7 @@ function showJob(job) {
     workers(view);
     parts(view);
     heavy(view);
+    query(view);
     rates.draw();
     if (ended.has(view.state)) rates.end(view);
     renderEvents();
@@ -195,7 +198,7 @@ function renderTiles(view) {
 }
 
 /** The panel with all figures of one step. */
-function makeDetails(onClose) {
+function makeDetails(updateShadow, onClose) {
   const rows = [
     ["Kind", (step) => step.kind], ["Defined at", (step) => step.place || "–"], ["Functions of rows", (step) => step.compiled || "–"],
     ["Rows in", (step) => `${exact(step.rows_in)}\n${rate(step.in_per_s)}`], ["Rows out", (step) => `${exact(step.rows_out)}\n${rate(step.out_per_s)}`],
@@ -218,6 +221,7 @@ function makeDetails(onClose) {
     for (const { value, show } of rows) setText(value, show(step));
     const linked = view.edges.filter((edge) => edge.source === shown || edge.target === shown);
     edges.update(linked.map((edge) => ({ edge, step: shown })), ({ edge }) => `${shown}\u0000${edgeKey(edge)}`);
+    updateShadow(view, shown);
   }
   function open(name, view) {
     shown = name;

@@ -36,7 +36,7 @@ export class Graph {
     }
     this.scale();
     const failed = view.error ? view.failure?.step : null;
-    for (const step of view.steps) this.nodes.get(step.step)(step, step.step === failed);
+    for (const step of view.steps) this.nodes.get(step.step)(step, step.step === failed, view.shadows?.[step.step]);
     for (const edge of view.edges) this.edges.get(edgeKey(edge))?.(edge);
   }
 
@@ -59,7 +59,9 @@ export class Graph {
     for (const edge of drawn) {
       const placed = layout.edge({ v: edge.source, w: edge.target, name: edge.port });
       const ends = [layout.node(edge.source), layout.node(edge.target)];
-      this.edges.set(edgeKey(edge), makeEdge(edge, placed, ends, direction, lines, labels));
+      const [update, elements] = makeEdge(edge, placed, ends, direction, lines, labels);
+      this.edges.set(edgeKey(edge), update);
+      for (const element of elements) element.addEventListener("click", () => this.onSelect(edge.source)); // what passes here
     }
     for (const step of view.steps) this.nodes.set(step.step, this.makeNode(step, layout.node(step.step), nodes));
     this.svg.append(lines, labels, nodes);
@@ -132,7 +134,7 @@ export class Graph {
     parent.append(node);
 
     let badgesShown = "";
-    return (step, hasFailed) => {
+    return (step, hasFailed, shadow) => {
       node.classList.toggle("failed", hasFailed);
       setAttribute(node, "data-rows-in", step.rows_in);
       setAttribute(node, "data-rows-out", step.rows_out);
@@ -141,6 +143,7 @@ export class Graph {
       busyBar.classList.toggle("hot", step.busy >= 0.8);
       setText(busyText, percent(step.busy));
       const counts = [["late", step.late], ["skipped", step.skipped], ["dead", step.dead_letters]].filter(([, count]) => count > 0);
+      if (shadow) counts.unshift(shadow.different ? ["differ", shadow.different] : ["shadow"]);
       if (hasFailed) counts.unshift(["failed"]);
       const text = counts.map(([what, count]) => (count ? `${short(count, 1000)} ${what}` : what)).join("|");
       if (text !== badgesShown) badges.replaceChildren(...drawBadges((badgesShown = text), counts));
@@ -179,9 +182,10 @@ function makeEdge(edge, placed, [source, target], direction, lines, labels) {
   lines.append(line, arrow);
   labels.append(label);
 
-  return (edge) => {
+  const elements = [line, arrow, label];
+  const update = (edge) => {
     const level = pressure(edge);
-    for (const element of [line, arrow, label]) {
+    for (const element of elements) {
       element.classList.toggle("pressed", level === "pressed");
       element.classList.toggle("blocked", level === "blocked");
     }
@@ -193,6 +197,7 @@ function makeEdge(edge, placed, [source, target], direction, lines, labels) {
       setAttribute(texts[index], "y", horizontal ? [-6, 15, 28][index] : 4 - 6 * notes.length + 12 * index);
     });
   };
+  return [update, elements];
 }
 
 const ruler = document.createElement("canvas").getContext("2d");

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import malstrom_py as mp
+from malstrom_py.metrics import ShadowMetrics
 from malstrom_py.workers.coordinator.shadow_counts import ShadowCounts
 from malstrom_py.workers.reports.shadows import PAIRS_MAX, Compared, ShadowPair
 
@@ -17,7 +18,9 @@ def counts() -> ShadowCounts:
 
 
 def seen(counts: ShadowCounts) -> tuple[int, int]:
+    """Return the counts of the report, which are those of the metrics."""
     report = counts.report("total")
+    assert counts.metrics() == {"total": ShadowMetrics(report.compared, report.different, report.failure)}
     return report.compared, report.different
 
 
