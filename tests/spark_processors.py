@@ -110,6 +110,59 @@ class Fading(StatefulProcessor):
             yield Row(key=str(key[0]), n=n, items=str(items), rows=rows_left)
 
 
+class Lasting(StatefulProcessor):
+    """Sends what it finds of each variable, of those that last and those that end after ``short_ms``, as its timers do.
+
+    A timer comes when the short ones have ended, unless a later row has deleted it.
+    """
+
+    OUTPUT = "key string, n long, seen string"
+
+    def __init__(self, short_ms: int) -> None:
+        self._short_ms = short_ms
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+        lasting = {"short": self._short_ms, "long": 3_600_000, "ever": None}
+        self._values = [handle.getValueState(f"v-{name}", "n long", ttl) for name, ttl in lasting.items()]
+        self._lists = [handle.getListState(f"l-{name}", "n long", ttl) for name, ttl in lasting.items()]
+        self._maps = [handle.getMapState(f"m-{name}", "item string", "n long", ttl) for name, ttl in lasting.items()]
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        for row in rows:
+            yield Row(key=str(key[0]), n=row.n, seen=self._seen())
+            for value in self._values:
+                if row.n < 0:
+                    value.clear()
+                else:
+                    value.update((row.n,))
+            for held in self._lists:
+                if row.n % 3 == 2:
+                    held.put([(row.n,), (-1,)])
+                else:
+                    held.appendValue((row.n,))
+            for held in self._maps:
+                held.updateValue((row.item,), (row.n,))
+                if row.n % 3 == 1:
+                    held.removeKey(("y",))
+            due = timerValues.getCurrentProcessingTimeInMs() + self._short_ms
+            self._handle.registerTimer(due)
+            self._handle.registerTimer(due + 3_600_000)
+            if row.n == 3:
+                self._handle.deleteTimer(due)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        is_due = timerValues.getCurrentProcessingTimeInMs() >= expiredTimerInfo.getExpiryTimeInMs()
+        yield Row(key=str(key[0]), n=-100 if is_due else -200, seen=self._seen())
+
+    def _seen(self) -> str:
+        values = [(one.exists(), one.get() and tuple(one.get())) for one in self._values]
+        lists = [(one.exists(), [tuple(each) for each in one.get()]) for one in self._lists]
+        maps = [sorted((*name, *value) for name, value in one.iterator()) for one in self._maps]
+        found = [(one.exists(), one.containsKey(("x",)), one.getValue(("y",)) is None) for one in self._maps]
+        return str((values, lists, maps, found, len(list(self._handle.listTimers()))))
+
+
 SILENT = "key string, n long, at long"
 SEEN = "n long, last long"
 
@@ -141,3 +194,24 @@ def timed_once(key: Any, frames: Any, state: Any) -> Iterator[Any]:
         first = min(int(frame.at_ms.min()) for frame in frames)
         state.update((1, first))
         state.setTimeoutTimestamp(first + 100_000)
+
+
+class Sends(StatefulProcessor):
+    """Sends one row, or one frame of one row, for each call."""
+
+    def __init__(self, row: dict[str, Any], *, in_pandas: bool) -> None:
+        self._row = row
+        self._in_pandas = in_pandas
+
+    def init(self, handle: Any) -> None:
+        """Has no state."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        for _ in rows:
+            pass
+        if self._in_pandas:
+            import pandas as pd
+
+            yield pd.DataFrame({name: pd.Series([value]) for name, value in self._row.items()})
+        else:
+            yield Row(**self._row)

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import PlanError, shown
-from malstrom_py.spark.processors import Frames, check_keyed, check_watermarks, one_of, rows_by_key, rows_in
+from malstrom_py.spark.processors import Frames, check_keyed, check_watermarks, one_of, rows_by_key
+from malstrom_py.spark.sent_rows import SentRows
 from malstrom_py.spark.state_variables import names_in, plain
 
 TIMEOUTS: Final = ("NoTimeout", "ProcessingTimeTimeout", "EventTimeTimeout")
@@ -42,14 +43,14 @@ def apply_in_pandas_with_state(
     As ``df.groupBy(…).applyInPandasWithState(function, output, state, output_mode, timeout)`` does. The values of
     ``stream`` are dicts, column -> value, and so are those that come out. ``function`` gets the key as a tuple, frames
     of pandas, and a `GroupState`; after a timeout an empty frame. ``output``, ``state``: schemas, a StructType or text
-    in Spark's DDL, of which the names are used. ``timeout``: "NoTimeout", "ProcessingTimeTimeout" or
-    "EventTimeTimeout", which needs a stream with watermarks whose times are in ms; at its end all timeouts come.
-    ``initial_state``: key -> the fields of its state, as a dict, or pairs such as `SparkCheckpoint` has, or a
-    function that returns these. ``options``: those of every step with state.
+    in Spark's DDL; rows are converted to ``output`` as in Spark, of ``state`` the names are used. ``timeout``:
+    "NoTimeout", "ProcessingTimeTimeout" or "EventTimeTimeout", which needs a stream with watermarks whose times are in
+    ms; at its end all timeouts come. ``initial_state``: key -> the fields of its state, as a dict, or pairs such as
+    `SparkCheckpoint` has, or a function that returns these. ``options``: those of every step with state.
 
     Raises:
         PlanError: an argument is wrong.
-        OperatorError: the function fails, or sends rows that ``output`` does not have.
+        OperatorError: the function fails, or sends what does not fit ``output``.
 
     >>> import malstrom_py as mp
     >>> import pandas as pd
@@ -74,7 +75,7 @@ def apply_in_pandas_with_state(
     if initial_state is not None:
         states = partial(_states, initial_state, fields, name)
         options["initial_state"] = states if callable(initial_state) else states()
-    logic = _Logic(function, names_in(output, "output"), kind, has_watermarks=stream.traits.epochs)
+    logic = _Logic(function, SentRows(output), kind, has_watermarks=stream.traits.epochs)
     return stream.stateful_op(name, logic, **options)
 
 
@@ -91,9 +92,9 @@ def _states(given: Any, fields: Sequence[str], step: str) -> dict[Any, dict[str,
 class _Logic:
     """Calls the function: a logic of ``stateful_op``."""
 
-    def __init__(self, function: Any, names: Sequence[str], timeout: str, *, has_watermarks: bool) -> None:
+    def __init__(self, function: Any, output: SentRows, timeout: str, *, has_watermarks: bool) -> None:
         self._function = function
-        self._names = names
+        self._output = output
         self._timeout = timeout
         self._has_watermarks = has_watermarks
 
@@ -162,7 +163,7 @@ class _Logic:
             None,  # type: ignore[arg-type]  # the types of the state are not checked
         )
         for frame in self._function(key if isinstance(key, tuple) else (key,), iter(frames), group):
-            for row in rows_in(frame, self._names) if len(frame) else ():
+            for row in self._output.in_frame(frame):
                 output.emit(key, row, time)
         told = json.loads(group.json())
         at = told["timeoutTimestamp"]

@@ -16,7 +16,8 @@ from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import PlanError, shown
 from malstrom_py.errors.text import describe_error
 from malstrom_py.events import AnyEvent, Stop
-from malstrom_py.spark.state_variables import ENDS, TIMERS, Handle, are_plain, names_in, plain
+from malstrom_py.spark.sent_rows import SentRows
+from malstrom_py.spark.state_variables import ENDS, TIMERS, Handle
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -42,10 +43,10 @@ def stateful(
 
     As ``df.groupBy(…).transformWithState(processor, output, output_mode, time_mode)`` does, or with ``in_pandas`` as
     ``transformWithStateInPandas``. The values of ``stream`` are dicts, column -> value, and so are those that come
-    out: ``output`` is their schema, a StructType or text in Spark's DDL, of which the names are used. The processor
-    gets the key as a tuple. ``initial_rows``: what ``handleInitialState`` gets, a Row or DataFrame for each key, as a
-    dict or pairs. ``initial_state``: instead, name -> state of the variables of each key, such as `SparkCheckpoint`
-    gives them, or a function that returns these. ``options``: those of every step with state.
+    out: ``output`` is their schema, a StructType or text in Spark's DDL, to which values are converted as in Spark.
+    The processor gets the key as a tuple. ``initial_rows``: what ``handleInitialState`` gets, a Row or DataFrame for
+    each key, as a dict or pairs. ``initial_state``: instead, name -> state of the variables of each key, such as
+    `SparkCheckpoint` gives them, or a function that returns these. ``options``: those of every step with state.
 
     ``time_mode="eventTime"`` needs a stream with watermarks whose times are in ms; timers fire when the watermark
     reaches them, and at the end of the stream all do. ``output_mode`` changes nothing, as in Spark. Variables and
@@ -54,7 +55,7 @@ def stateful(
 
     Raises:
         PlanError: an argument is wrong, ``init`` fails, or asks for what Spark would refuse.
-        OperatorError: the processor fails, or sends rows that ``output`` does not have.
+        OperatorError: the processor fails, or sends what does not fit ``output``.
 
     >>> import malstrom_py as mp
     >>> from malstrom_py import sources, spark
@@ -83,7 +84,7 @@ def stateful(
     if not isinstance(processor, StatefulProcessor):
         raise PlanError(f"step {name!r}: processor must be a StatefulProcessor, got {shown(processor)}")
     closes = type(processor).close is not StatefulProcessor.close
-    logic = (_Closing if closes else _Logic)(processor, names_in(output, "output"), mode, in_pandas=in_pandas)
+    logic = (_Closing if closes else _Logic)(processor, SentRows(output), mode, in_pandas=in_pandas)
     if initial_rows is not None and initial_state is not None:
         raise PlanError(f"step {name!r}: give initial_rows= or initial_state=, not both")
     try:
@@ -159,9 +160,9 @@ def _as_tuple(key: Any) -> tuple[Any, ...]:
 class _Logic:
     """Runs a processor: a logic of ``stateful_op``. The state of a key is that of `Handle`."""
 
-    def __init__(self, processor: Any, names: tuple[str, ...], mode: str, *, in_pandas: bool) -> None:
+    def __init__(self, processor: Any, output: SentRows, mode: str, *, in_pandas: bool) -> None:
         self._processor = processor
-        self._names = names
+        self._output = output
         self._mode = mode
         self._in_pandas = in_pandas
         self._opened: _Running | None = None
@@ -232,14 +233,9 @@ class _Logic:
         running.note_times()
 
     def _values(self, made: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        names = self._names
-        for one in made:
-            if self._in_pandas:
-                yield from rows_in(one, names)
-            elif len(one) != len(names):
-                raise ValueError(f"a row has {len(one)} columns, {one!r}, and the output has {', '.join(names)}")
-            else:
-                yield dict(zip(names, one if are_plain(one) else map(plain, one), strict=True))
+        if self._in_pandas:
+            return (row for frame in made for row in self._output.in_frame(frame))
+        return map(self._output.of_row, made)
 
 
 class _Closing(_Logic):
@@ -303,17 +299,6 @@ class Frames(_Rows):
         frame.index = self._index(len(frame))
         self.last = self._rows[-1]
         yield frame
-
-
-def rows_in(frame: Any, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of a frame, whose columns are those of the output, ``names``, in name or else in place."""
-    import pyarrow as pa
-
-    found = pa.RecordBatch.from_pandas(frame, preserve_index=False)
-    if len(found.schema) == len(names) and not set(found.schema.names) <= set(names):
-        found = found.rename_columns(list(names))
-    rows: list[dict[str, Any]] = found.select(list(names)).to_pylist()
-    return rows
 
 
 def rows_by_key(keys: Sequence[Any]) -> dict[Any, list[int]]:

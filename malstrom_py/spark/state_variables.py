@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from malstrom_py.errors import PlanError
+from malstrom_py.spark.ddl import struct_of
 
 TIMERS: Final = ""
 """Where the state of a key has the times of its timers. No variable has such a name."""
@@ -23,30 +24,8 @@ _PLAIN: Final = frozenset({bool, int, float, str, bytes, type(None)})
 
 
 def names_in(schema: Any, what: str) -> tuple[str, ...]:
-    """Return the names of the columns of ``schema``, a StructType or text in Spark's DDL.
-
-    >>> names_in("count BIGINT, `last seen` STRUCT<at: TIMESTAMP, n: INT> NOT NULL, price decimal(5, 2)", "output")
-    ('count', 'last seen', 'price')
-    """
-    names = getattr(schema, "names", None)
-    found = list(names) if names is not None else _names_in_text(schema) if isinstance(schema, str) else []
-    if not found or len(set(found)) < len(found):
-        raise PlanError(f"{what} must be a StructType or text such as 'id string, n long', each name once: {schema!r}")
-    return tuple(found)
-
-
-def _names_in_text(text: str) -> list[str]:
-    parts, depth, quoted = [""], 0, False
-    for one in text:
-        quoted ^= one == "`"
-        if not quoted:
-            depth += (one in "<(") - (one in ">)")
-        if one == "," and not depth and not quoted:
-            parts.append("")
-        else:
-            parts[-1] += one
-    texts = [part.strip() for part in parts]
-    return [text[1:].partition("`")[0] if text.startswith("`") else text.split()[0] for text in texts if text]
+    """Return the names of the columns of ``schema``, a StructType or text in Spark's DDL."""
+    return tuple(struct_of(schema, what).names)
 
 
 def are_plain(values: Iterable[Any]) -> bool:
@@ -180,8 +159,10 @@ class Handle:
         ends: list[int] = []
         del self.state[ENDS]
         for name, variable in self._variables.items():
-            if variable.ttl_ms is not None and name in self.state:
-                self.state[name] = left = variable.left(self.state[name])
+            if variable.ttl_ms is None or name not in self.state:
+                continue
+            if left := variable.left(self.state.pop(name)):
+                self.state[name] = left
                 ends += variable.ends(left)
         if ends:
             self.state[ENDS] = min(ends)
@@ -273,7 +254,7 @@ class Value(_Variable):
 
     def ends(self, held: Any) -> Iterable[int]:
         """Return the ends of what is held."""
-        return (held[0],) if held else ()
+        return (held[0],)
 
 
 class List(_Variable):

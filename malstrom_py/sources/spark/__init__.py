@@ -131,12 +131,17 @@ class Spark(GrowingRowGroups):
             self._bound = bound
 
     def _pin_query(self, job: str, earlier: RowGroups | None) -> None:
-        """Start the query for ``job``, in the program that starts the job; no two jobs read one query."""
+        """Start the query for ``job``, in the program that starts the job; no two jobs read one query.
+
+        A copy, where the job is coordinated in another process, asks for a query that has failed.
+        """
 
         def find() -> RowGroups:
             if self._query is None:
-                self._hold(self._pin.of(self), is_resumed=False)
-                return self._pin.of(self)
+                pin = self._pin.of(self)
+                self._hold(pin, is_resumed=False)
+                _folder_of(pin).ask_again()
+                return pin
             pin, self._folder = followed(self._query, job, earlier)
             return pin
 

@@ -5,6 +5,8 @@ Rules:
   are consecutive.
 - Spark repeats the last batch if it has not noted its end, with the same rows: one that has its name is not written
   again. So the last batch is never removed.
+- Why a query has ended is a note for its readers. A run that begins removes the note, and the program of the query,
+  which waits for that, starts it again.
 - Batches are removed from the first one on, each by a rename and then its removal: what has a name is whole.
 
 The query and the readers may be in different processes, and share no more than this folder.
@@ -16,6 +18,7 @@ import json
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,6 +38,10 @@ if TYPE_CHECKING:
 _ID: Final = re.compile(r"[0-9]{12,}")
 _READ: Final = "read"
 """An empty file in a batch of which a reader has read all rows, for the query to know."""
+
+_PATIENCE_S: Final = 2.0
+_RETRY_S: Final = 0.05
+"""How long a start waits for a run that is ending, and how often it looks."""
 
 _LOOKS: Final = 20
 """How many looks for a batch, of which one also checks the folder."""
@@ -74,21 +81,36 @@ class StreamFolder(PinFolder):
         """
         try:
             self._batches.mkdir(parents=True, exist_ok=True)
-            with locked(self.path) as is_free:
-                if not is_free:
-                    raise SourceError(
-                        f"another source or job is using the batches in {self.path}: give each source its own staging="
-                    )
-                name = self._begin()
-                yield name
+            with self._locked():
+                yield self._begin()
         except OSError as error:
             raise SourceError(f"rows cannot be staged in {self.path}: {error.strerror}. Correct staging=") from error
 
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Lock the batches against other queries, once no run holds the folder; wait a little for one that is ending.
+
+        Who has locked the batches can `hold` the folder before another start begins.
+        """
+        ends_s = time.monotonic() + _PATIENCE_S
+        while True:
+            with locked(self._batches) as is_first:
+                if is_first and self._is_free():
+                    yield
+                    return
+            if time.monotonic() >= ends_s:
+                raise SourceError(
+                    f"another source or job is using the batches in {self.path}: give each source its own staging="
+                )
+            time.sleep(_RETRY_S)
+
+    def _is_free(self) -> bool:
+        with locked(self.path) as is_free:
+            return is_free
+
     def _begin(self) -> str:
         self._failure.unlink(missing_ok=True)
-        for kind in (".old-*", ".tmp-*"):
-            for left in self._batches.glob(kind):
-                shutil.rmtree(left, ignore_errors=True)
+        self.clear()
         if self.ids() and not (self.checkpoint / "offsets").is_dir():
             # Spark would count from 0 again, and new batches would have the names of those that are there.
             raise self._refusal("has batches, and the checkpoint of their query is gone")
@@ -99,6 +121,12 @@ class StreamFolder(PinFolder):
             for one in (self.path / RECORD, self._batches, self.path, *self.path.parents[:2]):
                 sync(one)
         return name
+
+    def clear(self) -> None:
+        """Remove what a query or a removal that has ended has left unfinished."""
+        for kind in (".old-*", ".tmp-*"):
+            for left in self._batches.glob(kind):
+                shutil.rmtree(left, ignore_errors=True)
 
     def stage(self, id: int, write: Callable[[PinFolder], None]) -> None:
         """Let ``write`` write a batch into a new folder, unless it is there: then Spark repeats it."""
@@ -216,6 +244,11 @@ class StreamFolder(PinFolder):
         with source_errors(str(self.path)), suppress(FileNotFoundError):
             return self._failure.read_text()
         return None
+
+    def ask_again(self) -> None:
+        """Ask the program of a query that has ended to start it again: a run begins in another process."""
+        with source_errors(str(self.path)):
+            self._failure.unlink(missing_ok=True)
 
     def _refusal(self, what: str) -> SourceError:
         return lasting(

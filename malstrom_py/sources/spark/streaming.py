@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,7 +57,7 @@ def pinned_batches(query: SparkQuery, job: str, after: Bound | None = None) -> t
             running.wait()
         finally:
             running.end()
-    folder.hold()
+        folder.hold()
     try:
         pin, bound = _pin(query, folder, names, schema, last)
     except BaseException:
@@ -114,13 +115,12 @@ def follow(query: SparkQuery, job: str, earlier: RowGroups | None) -> tuple[RowG
                     f"these, or start the job from the beginning with another staging="
                 )
             )
-        running = _Query(query, frame, schema, folder)
-    followed = Followed(folder.path, running)
-    try:
-        followed.hold()
-    except BaseException:
-        followed.leave(keep=True)
-        raise
+        followed = Followed(folder.path, name, partial(_Query, query, frame, schema, folder))
+        try:
+            followed.hold()
+        except BaseException:
+            followed.leave(keep=True)
+            raise
     return pin, followed
 
 
@@ -179,28 +179,59 @@ class _Query:
 
 
 class Followed(StreamFolder):
-    """A folder with the query that stages into it: readers learn from the folder how the query has ended."""
+    """A folder with the query that stages into it: readers learn from the folder how the query has ended.
 
-    def __init__(self, path: Path, running: _Query) -> None:
+    Where the job restarts in another process, it asks by the folder for the query, and ``start`` starts it again here.
+    """
+
+    def __init__(self, path: Path, name: str, start: Callable[[], _Query]) -> None:
         super().__init__(path)
-        self._running = running
-        self._watch = threading.Thread(target=self._wait, name="malstrom-spark-query", daemon=True)
+        self._name = name
+        self._start = start
+        self._running = start()
+        self._ends = threading.Event()
+        self._watch = threading.Thread(target=self._run_on, name="malstrom-spark-query", daemon=True)
         self._watch.start()
 
     def leave(self, *, keep: bool) -> None:
         """End the query, and unlock the folder, which stays."""
+        self._ends.set()
         self._running.end()
         self._watch.join(_GRACE_S)
         super().leave(keep=True)
 
-    def _wait(self) -> None:
+    def _run_on(self) -> None:
+        text = self._reason()
+        while self._is_asked_after(text):
+            self.clear()
+            try:
+                self._running = self._start()
+            except Exception as error:
+                text = public_text(error)
+                continue
+            if self._ends.is_set():  # `leave` may have ended the one before
+                self._running.end()
+            text = self._reason()
+
+    def _reason(self) -> str:
+        """Wait for the end of the query, and return its reason."""
         try:
             self._running.wait()
-            text = f"the query that stages into {self.path} was stopped while the job reads its batches"
         except Exception as error:
-            text = public_text(error)
-        if not self._running.ends.is_set():
+            return public_text(error)
+        return f"the query that stages into {self.path} was stopped while the job reads its batches"
+
+    def _is_asked_after(self, text: str) -> bool:
+        """Note why the query has ended, and wait until it is asked for again; return False if the job ends before."""
+        is_noted = False
+        while not self._ends.is_set():
             try:
-                self.note_failure(text)
-            except OSError as error:
-                _LOG.error("%s, and the job cannot know it: %s", text, error.strerror)
+                if not is_noted:
+                    self.note_failure(text)
+                    is_noted = True
+                elif self.failure() is None and self.name() == self._name:
+                    return True
+            except (OSError, SourceError) as error:
+                _LOG.error("%s, and the job cannot know it: %s", text, error)
+            self._ends.wait(_POLL_S)
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 import malstrom_py as mp
 from malstrom_py import sources
 from malstrom_py.spark import apply_in_pandas_with_state, stateful
-from tests.spark_processors import COUNTED, SEEN, SILENT, Silence, Stock, Sum, SumInPandas, silent, timed_once
+from malstrom_py.testing import OperatorTester
+from tests.integration.spark.local_spark import PATIENCE_S
+from tests.spark_processors import COUNTED, SEEN, SILENT, Lasting, Silence, Stock, Sum, SumInPandas, silent, timed_once
 
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -77,6 +80,54 @@ def test_same_results(spark: Any, tmp_path: Path, make: Callable[[], Any], outpu
         ours = [row for row in ours if row[0] != "last"]
     assert Counter(ours) == Counter(theirs)
     assert len(theirs) >= 5
+
+
+PHASES = [
+    [("a", 0, "x"), ("a", 2, "y"), ("b", 1, "x"), ("c", 3, "x")],
+    [("a", 4, "z"), ("a", 1, "x"), ("b", -1, "x"), ("c", 5, "y")],
+    [("a", 6, "y"), ("b", 7, "x"), ("c", 8, "x")],
+]
+"""Key, n and item: each phase begins when the state of the one before that has an end has ended."""
+
+TIMERS = [2, 3, 3]
+"""How many timers each phase has: one for a key, of which each call has one time, if n is not 3."""
+
+SHORT_MS = 700
+
+
+@pytest.mark.only_classic
+def test_same_results_by_the_clock(spark: Any, tmp_path: Path) -> None:
+    """What ends and fires by the clock: Spark gets the next rows once timers show that the time has passed."""
+    schema = "key string, n long, item string"
+    (tmp_path / "in").mkdir()
+    grouped = spark.readStream.schema(schema).parquet(str(tmp_path / "in" / "*")).groupBy("key")
+    before = spark.conf.get(_PROVIDER)
+    spark.conf.set(_PROVIDER, ROCKS)
+    step = grouped.transformWithState(Lasting(SHORT_MS), Lasting.OUTPUT, "append", "processingTime")
+    query = step.writeStream.format("memory").queryName("lasting").outputMode("append").start()
+    tester = OperatorTester(
+        lambda it: stateful(it, "step", Lasting(SHORT_MS), Lasting.OUTPUT, time_mode="processingTime"), keyed=True
+    )
+    seen: list[Any] = []
+    ours: list[Any] = []
+    try:
+        for number, (rows, timers) in enumerate(zip(PHASES, TIMERS, strict=True)):
+            spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(tmp_path / "in" / str(number)))
+            tester.send_local([(row[0], dict(zip(("key", "n", "item"), row, strict=True))) for row in rows]).step()
+            tester.clock.advance(SHORT_MS / 1000)
+            tester.step()
+            made = [one.value for one in tester.receive_local() if isinstance(one, mp.DataMessage)]
+            assert len(made) == len(rows) + timers
+            ours += (tuple(one.values()) for one in made)
+            ends_s = time.monotonic() + PATIENCE_S
+            while len(seen) < len(ours) and time.monotonic() < ends_s:
+                assert query.exception() is None
+                time.sleep(0.05)
+                seen = [tuple(row) for row in spark.table("lasting").collect()]
+            assert Counter(seen) == Counter(ours), number
+    finally:
+        query.stop()
+        spark.conf.set(_PROVIDER, before)
 
 
 @pytest.mark.only_classic

@@ -16,6 +16,7 @@ from malstrom_py import sinks, sources
 from malstrom_py.errors import DeadlineError
 from malstrom_py.workers.remote.packed_plan import pack_plan
 from tests.integration.ray.leftovers import actors, until
+from tests.integration.spark.test_streams_followed import restarts_with_its_query
 
 pytestmark = pytest.mark.only_classic
 
@@ -110,6 +111,13 @@ def test_a_finished_job_is_known_before_anything_is_pinned(spark: Any, tmp_path:
         assert (again.read, again.resumed_finished, again.last_snapshot) == (100, True, first.last_snapshot)
     assert not list(staging.glob("*/pin-*"))
     assert written_rows(tmp_path / "out") == list(range(100))
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.usefixtures("ray_here")
+def test_a_query_that_ends_restarts_with_a_job_on_ray(spark: Any, tmp_path: Path) -> None:
+    kept = mp.Snapshots(tmp_path / "snapshots", interval_s=0.2)
+    restarts_with_its_query(spark, tmp_path, mp.RayRuntime(1, num_cpus=0.2, snapshots=kept))
 
 
 @pytest.mark.long

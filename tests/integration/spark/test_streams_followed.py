@@ -125,16 +125,24 @@ def stop_queries(spark: Any) -> None:
         query.stop()
 
 
-def test_a_job_that_restarts_starts_its_query_again(spark: Any, tmp_path: Path) -> None:
-    add(spark, tmp_path, 0, 10)
-    job = numbers(stream(spark, tmp_path), tmp_path)
-    running = start(job, tmp_path, restart=None)
-    until(lambda: len(written(tmp_path)) == 10)
-    stop_queries(spark)
-    add(spark, tmp_path, 10, 20)
-    until(lambda: len(written(tmp_path)) == 20)
+@pytest.mark.parametrize("runtime", [mp.InProcess, mp.Processes])
+def test_a_job_that_restarts_starts_its_query_again(spark: Any, tmp_path: Path, runtime: Any) -> None:
+    restarts_with_its_query(spark, tmp_path, runtime(snapshots=mp.Snapshots(tmp_path / "snapshots", interval_s=0.2)))
+
+
+def restarts_with_its_query(spark: Any, folder: Path, runtime: Any) -> None:
+    """Run a job whose query is stopped twice, each time before there are new rows."""
+    add(spark, folder, 0, 10)
+    running = runtime.start(numbers(stream(spark, folder), folder), control=False)
+    until(lambda: len(written(folder)) == 10)
+    for first in (10, 20):
+        stop_queries(spark)
+        add(spark, folder, first, first + 10)
+        until(lambda first=first: len(written(folder)) == first + 10)  # type: ignore[misc]
+    assert running.status().restarts == 2
     running.stop()
-    assert written(tmp_path) == list(range(20))
+    assert written(folder) == list(range(30))
+    assert not spark.streams.active
 
 
 def test_what_does_not_belong_to_the_batches_is_refused(spark: Any, tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from collections.abc import Iterator
+from datetime import date, datetime
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 import malstrom_py as mp
 from malstrom_py import Epoch, sources, spark
 from malstrom_py.testing import OperatorTester
-from tests.spark_processors import COUNTED, Fading, Silence, Stock, Sum, SumInPandas
+from tests.spark_processors import COUNTED, Fading, Lasting, Sends, Silence, Stock, Sum, SumInPandas
 
 ROWS = [{"key": key, "n": n, "item": "ab"[n % 2]} for n, key in enumerate("abacab")]
 
@@ -98,7 +101,7 @@ class Echo(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
         for frame in rows:
-            yield frame.assign(kind=[frame["n"].dtype.name] * len(frame))[["key", "n", "kind"]]
+            yield frame.assign(kind=frame["n"].dtype.name, n=frame["n"].map(repr))
 
 
 def test_the_frame_of_a_key_has_the_types_of_its_rows_alone() -> None:
@@ -106,15 +109,15 @@ def test_the_frame_of_a_key_has_the_types_of_its_rows_alone() -> None:
     rows = [("a", large), ("b", None), ("c", 1), ("d", large), ("c", None), ("d", None), ("e", "x"), ("f", 0.5)]
     stream = keyed([{"key": key, "n": n} for key, n in rows])
     out = mp.collect(
-        spark.stateful(stream, "echo", Echo(), "key string, n long, kind string", in_pandas=True),
+        spark.stateful(stream, "echo", Echo(), "key string, n string, kind string", in_pandas=True),
         batch=mp.Batching(rows_max=100),
     )
-    assert {row["key"]: row["n"] for row in out if row["n"] is not None} == {
-        "a": large,
-        "c": 1,
-        "d": large,
-        "e": "x",
-        "f": 0.5,
+    assert {row["key"]: row["n"] for row in out if row["n"] not in ("None", "nan")} == {
+        "a": str(large),
+        "c": "1",
+        "d": str(large),
+        "e": "'x'",
+        "f": "0.5",
     }
     assert {row["key"]: row["kind"] for row in out if row["key"] in "aef"} == {
         "a": "int64",
@@ -141,6 +144,17 @@ def test_what_ends_by_the_clock_is_gone_and_leaves_nothing() -> None:
     clock.advance(3.1)
     tester.step()
     assert tester.interrogate() == set()
+
+
+def test_a_timer_finds_what_lasts_and_nothing_that_has_ended_at_its_time() -> None:
+    tester = timed(Lasting(700), Lasting.OUTPUT, "processingTime")
+    tester.send_local([("a", {"n": 1, "item": "x"})]).step()
+    tester.clock.advance(0.7)
+    tester.step()
+    _, fired = values(tester)
+    short, *lasting = zip(*literal_eval(fired["seen"])[:3], strict=True)
+    assert short == ((False, None), (False, []), [])
+    assert lasting == [((True, (1,)), (True, [(1,)]), [("x", 1)])] * 2
 
 
 class Starting(Sum):
@@ -238,12 +252,36 @@ def test_what_cannot_work_is_an_error_of_the_plan(how: str, error: str) -> None:
         ("narrow", "state 'value' has 2 columns"),
         ("timer", "timers need time_mode="),
         ("late", "state 'late' must be made in init"),
-        ("wide", "a row has 3 columns.*, and the output has key, n"),
+        ("other", "a row has the columns a, b, c, and the output key, n"),
     ],
 )
 def test_an_error_of_a_processor_names_step_and_cause(how: str, error: str) -> None:
     with pytest.raises(mp.OperatorError, match=f"step 'bad'.*{error}"):
         mp.collect(spark.stateful(keyed(), "bad", Bad(how), COUNTED))
+
+
+@pytest.mark.parametrize("in_pandas", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "value", "sent"),
+    [
+        ("int", 2.0, 2),
+        ("double NOT NULL", 5, 5.0),
+        ("array<date> COMMENT 'it''s, one'", [datetime(2026, 1, 2, 3)], [date(2026, 1, 2)]),  # noqa: DTZ001
+        ("struct<a: tinyint, `b``, c` map<string, int>>", {"b`, c": {"x": 1}}, {"a": None, "b`, c": [("x", 1)]}),
+        ("int", 2**31, "column 'v' of the output is int, got 2147483648: "),
+        ("varchar(3)", 5, "column 'v' of the output is string, got 5: "),
+        ("string not null", None, "column 'v' of the output is string, got None: the column is NOT NULL"),
+    ],
+)
+def test_values_get_the_types_of_the_output(kind: str, value: object, sent: object, *, in_pandas: bool) -> None:
+    processor = Sends({"w": 1, "v": value}, in_pandas=in_pandas)
+    step = spark.stateful(keyed(ROWS[:1]), "bad", processor, f"v {kind}", in_pandas=in_pandas)
+    if isinstance(sent, str):
+        with pytest.raises(mp.OperatorError, match=re.escape(sent)):
+            mp.collect(step)
+    else:
+        (row,) = mp.collect(step)
+        assert (row, type(row["v"])) == ({"v": sent}, type(sent))
 
 
 @pytest.mark.parametrize(
@@ -253,6 +291,11 @@ def test_an_error_of_a_processor_names_step_and_cause(how: str, error: str) -> N
         ({"output_mode": "all"}, "output_mode must be one of append, update, complete"),
         ({"time_mode": "eventTime"}, "needs watermarks, with times in ms"),
         ({"output": 7}, "output must be a StructType or text"),
+        ({"output": "n strange"}, "output must be .*: there is no type 'strange'"),
+        ({"output": "n array<int"}, "output must be .*: 'the end' where '>' is expected"),
+        ({"output": "n int m int"}, "output must be .*: 'm' after the column 'n'"),
+        ({"output": "n"}, "output must be .*: it ends too early"),
+        ({"output": "n interval year to month"}, "column 'n' is of the Spark type interval year to month"),
         ({"processor": object()}, "processor must be a StatefulProcessor"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,12 +16,15 @@ import pytest
 
 from malstrom_py.errors import SourceError
 from malstrom_py.sources.pinned.folder import PinFolder
+from malstrom_py.sources.pinned.row_groups import PinnedFile
 from malstrom_py.sources.spark import stream_folder
 from malstrom_py.sources.spark.pinning import check_complete
 from malstrom_py.sources.spark.stream_folder import BatchLog, StreamFolder
 
 RUNS = 40
 BATCHES = 10
+STEPS_MAX = 3000
+FAILED = "the query has failed"
 
 
 class Killed(Exception):
@@ -29,7 +33,10 @@ class Killed(Exception):
 
 @dataclass
 class Query:
-    """As Spark works: it plans a batch, has it staged, and notes its end; what has no end noted is repeated."""
+    """As Spark works: it plans a batch, has it staged, and notes its end; what has no end noted is repeated.
+
+    One that has failed is started again when it is asked for.
+    """
 
     folder: StreamFolder
     rng: random.Random
@@ -37,8 +44,14 @@ class Query:
     planned: list[list[int]] = field(default_factory=list)
     noted: int = 0
     rows: int = 0
+    has_failed: bool = False
 
     def step(self) -> None:
+        if self.has_failed and self.folder.failure() is not None:
+            return
+        if self.has_failed:
+            self.folder.clear()
+            self.has_failed = False
         if self.noted == len(self.planned):
             count = self.rng.randrange(4)
             self.planned.append(list(range(self.rows, self.rows + count)))
@@ -47,6 +60,11 @@ class Query:
         self.folder.stage(self.noted, self._write)
         self._may_die()
         self.noted += 1
+
+    def fail(self) -> None:
+        if not self.has_failed:
+            self.has_failed = True
+            self.folder.note_failure(FAILED)
 
     def _write(self, unfinished: PinFolder) -> None:
         unfinished.rows.mkdir()
@@ -77,7 +95,16 @@ class Job:
 
     def step(self) -> None:
         place, index = self.at
-        found = self.log.read(place)
+        found, fault = None, ""
+        try:
+            found = self.log.read(place)
+        except SourceError as error:
+            fault = str(error)
+        if fault:
+            assert FAILED in fault
+            assert not self.folder.batch(place).exists(), "all rows come before it"
+            self.die()
+            self.folder.ask_again()
         if found is None:
             return
         files, after = found
@@ -106,13 +133,18 @@ def run(seed: int, folder: Path, stream: type[StreamFolder] = StreamFolder) -> N
     job = Job(stream(folder), name)
     acts: list[Any] = [job.step] * 8 + [job.snapshot, job.acknowledge] * 2
     acts += [job.die] if seed % 2 else []
-    while query.noted < BATCHES:
+    fails = [query.fail] if seed % 4 < 2 else []
+    for _ in range(STEPS_MAX):
+        if query.noted == BATCHES:
+            break
         try:
-            rng.choice([query.step] * 4 + acts)()
+            rng.choice([query.step] * 4 + acts + fails)()
         except Killed:
-            query.folder = stream(folder)
+            query.folder, query.has_failed = stream(folder), False
             with query.folder.alone() as again:
                 assert again == name
+    assert query.noted == BATCHES, "a query that was asked for runs"
+    job.folder.ask_again()
     while job.at[0] < BATCHES:
         rng.choice(acts)()
     job.step()
@@ -153,7 +185,21 @@ class NamesHalfABatch(StreamFolder):
             write(PinFolder(self.batch(id)))
 
 
-@pytest.mark.parametrize("wrong", [StagesAgain, NamesHalfABatch])
+class IsNotAsked(StreamFolder):
+    """A wrong one: a run that begins does not ask for the query that has failed."""
+
+    def ask_again(self) -> None:
+        """It waits for a query that does not run."""
+
+
+class EndsBeforeTheRows(StreamFolder):
+    """A wrong one: a reader learns of the failure before it has read all batches."""
+
+    def files(self, id: int) -> list[PinnedFile] | None:
+        return super().files(id) if self.failure() is None else None
+
+
+@pytest.mark.parametrize("wrong", [StagesAgain, NamesHalfABatch, IsNotAsked, EndsBeforeTheRows])
 def test_the_model_finds_wrong_folders(wrong: type[StreamFolder], tmp_path: Path) -> None:
     def runs() -> None:
         for seed in range(RUNS):
@@ -213,6 +259,34 @@ def test_a_query_that_does_not_follow_its_batches_is_refused(id: int, tmp_path: 
     folder = staged(tmp_path / "stream", 3)
     with pytest.raises(SourceError, match=f"has batches up to 2, and the query continues with {id}"):
         folder.stage(id, lambda unfinished: None)
+
+
+def test_no_other_start_comes_between_a_query_and_its_hold_on_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = StreamFolder(tmp_path / "stream"), StreamFolder(tmp_path / "stream")
+    now, waits = [0.0], [one.leave]
+
+    def wait(pause_s: float) -> None:
+        now[0] += pause_s
+        if now[0] > 10:
+            waits.pop()(keep=True)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", wait)
+
+    def refused() -> None:
+        with pytest.raises(SourceError, match=r"is using the batches in .*: give each source"), other.alone():
+            raise AssertionError
+
+    with one.alone():
+        refused()
+        one.hold()
+        refused()
+    refused()
+    now[0] = 9.9
+    with other.alone():
+        assert not waits, "it has waited for the end of the one before"
 
 
 def test_a_removal_that_was_interrupted_leaves_no_half_batch(tmp_path: Path) -> None:
