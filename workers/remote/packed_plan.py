@@ -17,7 +17,7 @@ from functools import cache, cached_property, lru_cache
 from io import BytesIO
 from operator import attrgetter
 from types import CodeType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NewType
 
 from malstrom_py.builder.plan import Plan
 from malstrom_py.errors import PlanError
@@ -90,7 +90,8 @@ def _by_value(names: Collection[str]) -> Iterator[None]:
 @cache
 def _pickler() -> Any:
     """Return a pickler of which functions that travel by value keep their file: cloudpickle writes none, and errors
-    would then not name the line of a program's own function. Functions and properties with a cache travel as others.
+    would then not name the line of a program's own function. Functions with a cache and new types, which pickle knows
+    by their names only, and properties with a cache, which hold a lock, travel as other functions do.
     """
     import cloudpickle
 
@@ -109,7 +110,15 @@ def _pickler() -> Any:
     def without_lock(made: cached_property[Any]) -> tuple[Any, ...]:
         return _property, (made.func, made.attrname)
 
-    own = {CodeType: with_file, type(lru_cache(len)): with_cache, cached_property: without_lock}
+    def without_module(made: Any) -> tuple[Any, ...]:
+        return NewType, (made.__name__, made.__supertype__)
+
+    own = {
+        CodeType: with_file,
+        type(lru_cache(len)): with_cache,
+        cached_property: without_lock,
+        NewType: without_module,
+    }
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         dispatch_table: ClassVar[Any] = ChainMap(own, cloudpickle.Pickler.dispatch_table)

@@ -96,7 +96,8 @@ def test_modules_that_go_by_value_are_not_imported_there_and_stay_as_they_are_he
     monkeypatch.setitem(sys.modules, "changed_since", module)
     code = "import functools\n@functools.lru_cache(5)\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)\n"
     code += "class Pair:\n    @functools.cached_property\n    def sum(self): return fib(10)\n"
-    exec(f"{code}def double(n): return Pair().sum + fib(n)", module.__dict__)
+    code += "Sum = __import__('typing').NewType('Sum', int)\n"
+    exec(f"{code}def double(n): return Sum(Pair().sum + fib(n))", module.__dict__)
     job = mp.Job("shipped")
     job.source("in", sources.Memory([1])).map("double", module.double).sink("out", sinks.Memory())
     plan, by_name = replace(job.plan(), by_value=frozenset({"changed_since"})), pack_plan(job.plan())
