@@ -508,8 +508,10 @@ class RegionInput:
     def _in_band(self, entry: ExchangeEntry, sender: int, message: InBand) -> None:
         if isinstance(message, Marker):
             self._pause.marked()
-            self.moving()
-        self._do(self.machine.handle(events.InBandTaken(entry.exchange.name, sender, message)))
+        effects = self.machine.handle(events.InBandTaken(entry.exchange.name, sender, message))
+        if isinstance(message, Marker) and self.machine.phase is not ReceivingPhase.MARKING:
+            self.moving()  # from the cut on
+        self._do(effects)
 
     def _with_figures(self, report: Report) -> Report:
         """Return ``report``; a `RegionDone` gets the pause and the amount of the move."""

@@ -87,6 +87,13 @@ def test_a_stream_goes_back_in_a_move_to_a_time_that_another_stream_gave_up() ->
     assert check(kept) == []
 
 
+def test_a_stream_that_ends_too_early_is_unfinished_though_another_worker_has_left() -> None:
+    kept = recording(_then(BEGIN, Moved(1, 8), rows(9)))
+    left = _then(((MIN_EPOCH, -1),), Moved(1, MAX_EPOCH))
+    kept.segments[Segment("step", 1, OTHER, 0, "capture").name] = bytearray(written(left, of_stream(OTHER)))
+    assert [fault.kind for fault in check(kept)] == ["unfinished"]
+
+
 def test_moves_of_an_earlier_version_keep_the_event_time_and_its_joiners_hold_nothing_back() -> None:
     def moved(segment: SegmentWriter) -> None:
         segment._begin(None)
