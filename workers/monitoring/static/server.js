@@ -23,13 +23,16 @@ export const jobOfAddress = () => {
   return match && decodeURIComponent(match[1]);
 };
 
+/** A whole number that a number of JavaScript cannot hold stays text. */
+const exactly = (key, value, { source } = {}) => (Number.isInteger(value) && !Number.isSafeInteger(value) ? source ?? value : value);
+
 /** The JSON answer of the server; an `Error` with `status` otherwise (0: it does not answer). */
 export async function ask(path, body) {
   const headers = { "X-Malstrom-Token": token };
   if (body) headers["Content-Type"] = "application/json";
   const request = { headers, method: body ? "POST" : "GET", body: body && JSON.stringify(body), cache: "no-store" };
   const response = await fetch(`/api/jobs${path}`, request).catch(() => fail("the server does not answer", 0));
-  const answer = await response.json().catch(() => ({}));
+  const answer = await response.text().then((text) => JSON.parse(text, exactly)).catch(() => ({}));
   if (!response.ok) fail(answer.error || `the server answered with status ${response.status}`, response.status);
   return answer;
 }
