@@ -18,6 +18,7 @@ from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
+from statistics import median
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Final
@@ -26,6 +27,7 @@ import malstrom_py as mp
 from bench.micro import machine
 from malstrom_py import sinks, sources
 from malstrom_py.codec.job_codec import without_classes
+from malstrom_py.events import SnapshotCompleted
 from malstrom_py.snapshot import summary
 from malstrom_py.snapshot.verification import verified
 from malstrom_py.state.artefact import entries_in
@@ -146,12 +148,23 @@ def run(*, keys: int, slots: int, memory: str, seconds: float, interval_s: float
         last = _last(handle)
         _until("a snapshot is complete", lambda: _last(handle) != last)
 
+    pauses: list[float] = []
+
+    def say_pauses() -> None:
+        """Print the pauses of the snapshots since the last call."""
+        found = [event.pause_s for event in handle.events(follow=False) if isinstance(event, SnapshotCompleted)]
+        if new := sorted(found[len(pauses) :]):
+            print(f"            {len(new)} snapshots paused workers for {median(new):.2f} s, at most {new[-1]:.2f}")
+        pauses[:] = found
+
     _until("all keys have come", lambda: read() >= keys)
     next_snapshot()
+    say_pauses()
     for size in (2, 1):
         began_s = monotonic()
         handle.rescale(size, timeout_s=3600)
         print(f"  {monotonic() - began_s:7.1f} s for a rescale to {size} workers", flush=True)
+        say_pauses()
         sleep(seconds)
         next_snapshot()
     victim = max(worker.pid for worker in handle.metrics().workers)

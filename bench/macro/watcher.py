@@ -1,8 +1,9 @@
-"""An open page of the dashboard and a scrape per second of the metrics, as a browser and Prometheus read them.
+"""An open page of the dashboard and a scrape per second of the metrics, as a browser and Prometheus read them; a tap.
 
 As a program it watches from a separate process: ``python -m bench.macro.watcher PORT METRICS_PORT TOKEN JOB`` watches
-the job once for each line "watch" that it reads, and prints as JSON what it got when the job has ended. It imports the
-standard library only, counts bytes and reads no JSON, so it takes next to no processor time.
+the job once for each line "watched" that it reads, reads a tap of its step "sums" for each line "tapped", asks for its
+state all the time for each line "queried", and prints as JSON what it got when the job has ended. Page and scrapes
+count bytes and read no JSON, so they take next to no processor time.
 """
 
 from __future__ import annotations
@@ -11,13 +12,19 @@ import json
 import sys
 import threading
 import zlib
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from time import monotonic, sleep
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import malstrom_py as mp
 
 UPDATE: Final = b"event: view"
 OPEN_S: Final = 30.0
+T = TypeVar("T")
+QUERY: Final = "select count(*) as n, sum(value) as total from sums"
 _AGAIN_S: Final = 0.02
 _READ: Final = 1 << 16
 
@@ -117,16 +124,51 @@ def answered(connection: HTTPConnection, path: str, headers: dict[str, str]) -> 
         sleep(_AGAIN_S)
 
 
+def watched(port: int, metrics_port: int, token: str, job: str) -> dict[str, int]:
+    """Watch a run of ``job``, and return the counts of what was seen."""
+    page, scraper = OpenPage(port, token, job), Scraper(metrics_port)
+    page.start()
+    scraper.start()
+    page.join()
+    scraper.join()
+    return {"updates": page.updates, "scrapes": scraper.scrapes}
+
+
+def tapped(job: str) -> dict[str, int]:
+    """Read a tap of a run of ``job``, and return the counts of its records."""
+    tap = _when_there(lambda: mp.JobHandle.attach(job).tap("sums"))
+    return {"records shown": sum(1 for _ in tap), "records passed": tap.passed}
+
+
+def queried(job: str) -> dict[str, int]:
+    """Ask for the state of a run of ``job`` until it ends, and return the count of answers."""
+    handle, answers = _when_there(lambda: mp.JobHandle.attach(job)), 0
+    _when_there(lambda: handle.query(QUERY))  # there is no snapshot at first
+    with suppress(mp.errors.JobEnded):
+        while True:
+            handle.query(QUERY)
+            answers += 1
+    return {"answers": answers}
+
+
+def _when_there(ask: Callable[[], T]) -> T:
+    until_s = monotonic() + OPEN_S
+    while True:
+        try:
+            return ask()
+        except mp.errors.MalstromError:
+            if monotonic() > until_s:
+                raise
+            sleep(_AGAIN_S)
+
+
 def main() -> None:
     """Watch once for each line of the standard input."""
     port, metrics_port, token, job = sys.argv[1:]
-    for _ in sys.stdin:
-        page, scraper = OpenPage(int(port), token, job), Scraper(int(metrics_port))
-        page.start()
-        scraper.start()
-        page.join()
-        scraper.join()
-        print(json.dumps({"updates": page.updates, "scrapes": scraper.scrapes}), flush=True)
+    kinds: dict[str, Callable[[str], dict[str, int]]] = {"tapped": tapped, "queried": queried}
+    kinds["watched"] = partial(watched, int(port), int(metrics_port), token)
+    for line in sys.stdin:
+        print(json.dumps(kinds[line.strip()](job)), flush=True)
 
 
 if __name__ == "__main__":

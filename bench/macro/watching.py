@@ -1,8 +1,10 @@
 """``python -m bench.macro.watching``: what it costs a job to be watched, and what a page of a large job costs.
 
 W1 over rows and over columns, in one process, with its metrics scraped once a second and an open page of the dashboard,
-beside the same without, in turn. The page and the scrapes are of another process. Time is from the first row that the
-sink gets to the last: of the processor, for all threads of the job's process, and on the wall. Then a page of 40 steps
+with a tap of its step instead, and without, in turn; and with a snapshot a second that is queried all the time, beside
+the same without queries. The page, the scrapes and the readers are of another process. Time is from the first row that
+the sink gets to the last: of the processor, for all threads of the job's process, and on the wall; a gap is the longest
+time between two batches that the sink gets. Then a page of 40 steps
 and 64 workers, whose job is made up: bytes of an update, processor time of the server, and first paint in a browser.
 """
 
@@ -14,6 +16,8 @@ import io
 import json
 import subprocess
 import sys
+import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter, process_time
@@ -25,11 +29,13 @@ from bench.macro.keyed_columns import BATCH_ROWS, Table, Total, table
 from bench.macro.on_ray import verdict
 from bench.macro.watched_page import free_port, measure_page
 from bench.micro import machine
-from bench.micro.timing import Spread, check_equal, spread
+from bench.micro.timing import check_equal, spread
 from malstrom_py.data.batch import Batch
 from malstrom_py.worker_context import WorkerInfo
 
-BUDGET: Final = 0.98
+BUDGETS: Final = {"watched": ("alone", 0.98), "tapped": ("alone", 0.99), "queried": ("with snapshots", 0.98)}
+"""Kind of run -> the kind beside which it is measured, and the share of its speed that it is to have at least."""
+
 NAME: Final = "watched"
 KEYS: Final = 10_000
 
@@ -70,6 +76,8 @@ class Timed:
         self.takes_columns = columns
         self.wall_s = 0.0
         self.cpu_s = 0.0
+        self.gap_s = 0.0
+        self._last_s = 0.0
         self._columns = Total() if columns else None
         self._sum = 0
         self._left = rows
@@ -83,8 +91,12 @@ class Timed:
         return self
 
     def write(self, batch: Batch) -> None:
-        if not self.wall_s:
-            self.wall_s, self.cpu_s = perf_counter(), process_time()
+        now_s = perf_counter()
+        if self.wall_s:
+            self.gap_s = max(self.gap_s, now_s - self._last_s)
+        else:
+            self.wall_s, self.cpu_s = now_s, process_time()
+        self._last_s = now_s
         if self._columns is None:
             self._sum += sum(batch.values)
         else:
@@ -115,7 +127,7 @@ def over_rows(rows: int) -> Form:
         job, out = mp.Job(NAME), Timed(rows * times, columns=False)
         keyed = job.source("rows", Slices(items, times)).key_by("by", lambda row: row[0])
         keyed.stateful_map("sums", add, default=int).sink("out", out)
-        mp.run(job, progress=False, **options)
+        mp.InProcess(progress=False, **options).run(job, control=True)
         return out
 
     return Form("rows", rows, run)
@@ -128,7 +140,7 @@ def over_columns(rows: int) -> Form:
     def run(times: int, options: dict[str, Any]) -> Timed:
         job, out = mp.Job(NAME), Timed(rows * times, columns=True)
         job.source("rows", Table(batches * times)).key_by("by", "key").sum("sums", by="value").sink("out", out)
-        mp.run(job, progress=False, **options)
+        mp.InProcess(progress=False, **options).run(job, control=True)
         return out
 
     return Form("columns", rows, run)
@@ -136,20 +148,24 @@ def over_columns(rows: int) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """What watches a job: another process, and the options that let it."""
+    """What watches a job: another process, and for kinds of runs the options that let it."""
 
     process: subprocess.Popen[str]
-    options: dict[str, Any]
+    options: dict[str, dict[str, Any]]
 
-    def watch(self, run: Callable[[dict[str, Any]], Timed]) -> tuple[Timed, dict[str, int]]:
+    def watch(self, kind: str, run: Callable[[dict[str, Any]], Timed]) -> tuple[Timed, dict[str, int]]:
         """Return what ``run`` returns, and the counts of what was seen of it."""
+        options, is_seen = self.options.get(kind, {}), BUDGETS.get(kind)
         assert self.process.stdin is not None
-        self.process.stdin.write("watch\n")
-        self.process.stdin.flush()
-        with contextlib.redirect_stderr(io.StringIO()):  # the addresses
-            ran = run(self.options)
         assert self.process.stdout is not None
-        return ran, json.loads(self.process.stdout.readline())
+        with tempfile.TemporaryDirectory() as kept, contextlib.redirect_stderr(io.StringIO()):  # the addresses
+            if kind in ("queried", "with snapshots"):
+                options = {"snapshots": mp.Snapshots(kept, interval_s=1.0)}
+            if is_seen:
+                self.process.stdin.write(f"{kind}\n")
+                self.process.stdin.flush()
+            ran = run(options)
+            return ran, json.loads(self.process.stdout.readline()) if is_seen else {}
 
 
 @contextlib.contextmanager
@@ -157,49 +173,43 @@ def watcher() -> Iterator[Watcher]:
     """Start the process that watches."""
     token, port, metrics_port = "watching", free_port(), free_port()
     program = [sys.executable, "-m", "bench.macro.watcher", str(port), str(metrics_port), token, NAME]
-    options = {"metrics": mp.Metrics(metrics_port), "dashboard": mp.Dashboard(port, token=token)}
+    watched = {"metrics": mp.Metrics(metrics_port), "dashboard": mp.Dashboard(port, token=token)}
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield Watcher(process, options)
+            yield Watcher(process, {"watched": watched})
         finally:
             process.terminate()
 
 
 def compare(form: Form, watching: Watcher, *, reps: int, seconds: float) -> None:
-    """Print the line of one form."""
+    """Print the lines of one form."""
     times = max(1, round(seconds / min(form.run(1, {}).cpu_s for _ in range(3))))
-    wall: list[float] = []
-    cpu: list[float] = []
-    ns: list[float] = []
-    lengths: list[float] = []
-    seen: dict[str, list[float]] = {"updates": [], "scrapes": []}
+    kinds = ("alone", "with snapshots", *BUDGETS)
+    ran: dict[str, list[Timed]] = {kind: [] for kind in kinds}
+    seen: dict[str, list[float]] = defaultdict(list)
     for number in range(reps):
-        ran: dict[str, Timed] = {}
-        for kind in ("alone", "watched") if number % 2 else ("watched", "alone"):
-            if kind == "alone":
-                ran[kind] = form.run(times, {})
-            else:
-                ran[kind], counts = watching.watch(lambda options: form.run(times, options))
-                for what, count in counts.items():
-                    seen[what].append(count / ran[kind].wall_s)
-        check_equal({kind: one.total for kind, one in ran.items()})
-        wall.append(ran["alone"].wall_s / ran["watched"].wall_s)
-        cpu.append(ran["alone"].cpu_s / ran["watched"].cpu_s)
-        lengths.append(ran["watched"].wall_s)
-        ns.append(ran["alone"].cpu_s / (times * form.rows) * 1e9)
-    speed, clocked = spread(cpu), spread(wall)
-    print(
-        f"W1 over {form.name}, {spread(ns).show(1)} ns per row, runs of {spread(lengths).show(1)} s: watched, "
-        f"{speed.show(3)} of the speed without ({verdict(speed.median, BUDGET, at_least=True)}), on the wall "
-        f"{clocked.show(3)} ({verdict(clocked.median, BUDGET, at_least=True)}); {_per_s(seen['updates'])} updates and "
-        f"{_per_s(seen['scrapes'])} scrapes a second",
-        flush=True,
-    )
-
-
-def _per_s(counts: list[float]) -> str:
-    found: Spread = spread(counts)
-    return f"{found.median:.1f}"
+        for place in range(len(kinds)):
+            kind = kinds[(number + place) % len(kinds)]
+            one, counts = watching.watch(kind, lambda options: form.run(times, options))
+            for what, count in counts.items():
+                seen[what].append(count / one.wall_s)
+            ran[kind].append(one)
+        check_equal({kind: ones[-1].total for kind, ones in ran.items()})
+    ns = spread([one.cpu_s / (times * form.rows) * 1e9 for one in ran["alone"]])
+    lengths = spread([one.wall_s for one in ran["alone"]])
+    print(f"W1 over {form.name}, {ns.show(1)} ns per row, runs of {lengths.show(1)} s")
+    for kind, (beside, budget) in BUDGETS.items():
+        pairs = list(zip(ran[beside], ran[kind], strict=True))
+        speed = spread([base.cpu_s / one.cpu_s for base, one in pairs])
+        clocked = spread([base.wall_s / one.wall_s for base, one in pairs])
+        print(
+            f"  {kind}: {speed.show(3)} of the speed {beside} ({verdict(speed.median, budget, at_least=True)}), on the "
+            f"wall {clocked.show(3)} ({verdict(clocked.median, budget, at_least=True)})"
+        )
+    gaps = [f"{kind} {spread([1e3 * one.gap_s for one in ran[kind]]).show(0)}" for kind in kinds]
+    print(f"  ms of the longest gap: {', '.join(gaps)}")
+    rates = [f"{spread(counts).median:,.1f} {what}" for what, counts in seen.items()]
+    print(f"  a second: {', '.join(rates)}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -207,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.macro.watching", description=__doc__)
     parser.add_argument("--n", type=int, default=1_000_000, help="rows, read many times; five times as many of columns")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long a run is")
-    parser.add_argument("--reps", type=int, default=7, help="pairs of runs; medians are printed")
+    parser.add_argument("--reps", type=int, default=7, help="runs of each kind; medians are printed")
     parser.add_argument("--only", choices=("job", "page"), nargs="*", default=["job", "page"])
     given = parser.parse_args(arguments)
     print(machine.describe())

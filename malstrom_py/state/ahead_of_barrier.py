@@ -171,6 +171,7 @@ class AheadOfBarrier:
         keys, size = state.sampled_bytes(8, 1 << 16)
         self._bytes_per_key = size // keys if keys else 0
         self._sizes: list[int] = []
+        self._steps = self._idle = 0  # of the last round; turns since
         self._has_passed = False
         # What comes after the parts: changes in rows, and about how many bytes they have.
         self._later: RowsBySlot = {}
@@ -206,17 +207,19 @@ class AheadOfBarrier:
     def keep_small(self) -> None:
         """Begin a round if what has changed since the last one has become much: the barrier waits for others.
 
-        Rounds that were given up restart only if few keys have changed. State that has come since there was little
+        Rounds that were given up restart if few keys have changed, or if as many turns have passed as the last one had
+        steps: more and more keys may change, and others may take minutes. State that has come since there was little
         gets its first round.
         """
         if self._round is not None or self._has_passed:
             return
+        self._idle += 1
         self._note_listed()
         changed = self._changed
         if self._state.changes.noted is None:
             if len(self._sizes) < _ROUNDS and self._is_much(self._state.size):
                 self._round = self._packed()
-        elif self._is_much(changed) and (not self.parts or self._is_little(changed)):
+        elif self._is_much(changed) and (not self.parts or self._is_little(changed) or self._pays_by_now):
             self._round = self._packed()
 
     def _note_listed(self) -> None:
@@ -241,6 +244,10 @@ class AheadOfBarrier:
     def _is_much(self, keys: int) -> bool:
         return keys > _LEFT * (self._at_once - 1) or keys * self._bytes_per_key > _LEFT * _BYTES
 
+    @property
+    def _pays_by_now(self) -> bool:
+        return not self.in_arrays and self._idle > self._steps
+
     def _is_little(self, keys: int) -> bool:
         goes_on = not self.in_arrays or len(self._sizes) < _COLUMN_ROUNDS
         return goes_on and keys <= _FEW * self._at_once and keys * self._bytes_per_key <= _FEW * _BYTES
@@ -249,6 +256,7 @@ class AheadOfBarrier:
         """Pack the next keys. Requires `under_way`."""
         if self._round is None:
             self._round = self._packed()
+        self._steps, self._idle = self._steps + 1, 0
         for _ in self._round:
             return
         self._round = None
@@ -285,6 +293,7 @@ class AheadOfBarrier:
         self._state.round_begun(self._parent)
         self.is_behind = self.is_behind or (bool(self._sizes) and 2 * size > self._sizes[-1])
         self._sizes.append(size)
+        self._steps = 0
         if is_full:  # what was packed before is older than all of this
             self._parts = []
             self._empty_later()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -402,6 +403,29 @@ def test_s2_what_is_left_stays_small_while_the_barrier_waits_for_others() -> Non
     full, delta = artefacts(state, "s0", None)
     assert stored([full, delta]) == held(state)
     assert sum(len(keys) for _, (keys, _) in contents(delta)) == 2000
+
+
+def test_s2_rounds_that_were_given_up_begin_again_while_the_barrier_waits_long() -> None:
+    state, keys = tracked(), iter(range(1 << 20))
+
+    def grow(by: int) -> None:
+        for key in islice(keys, by):
+            put(state, key, key)
+
+    grow(1000)
+    ahead = state.pack_ahead("s0", None, keys_max=100)
+    while ahead.under_way:
+        ahead.next()
+        grow(120)
+    left = state.changes.count
+    assert left > 1000, "more keys came than were packed"
+    for _ in range(500):
+        grow(30)
+        ahead.keep_small()
+        if ahead.under_way:
+            ahead.next()
+    assert state.changes.count < left / 2
+    assert stored(artefacts(state, "s0", None)) == held(state)
 
 
 def test_s2_state_that_comes_while_the_barrier_waits_is_packed() -> None:
