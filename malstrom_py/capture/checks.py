@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 from malstrom_py.capture.frames import Content, End, Header, Moved, Progress, Truncated, contents
 from malstrom_py.capture.progress import Held, ProtocolError
-from malstrom_py.capture.recording import OPEN, Recording, Segment
+from malstrom_py.capture.recording import OPEN, Recording, Segment, commits_in, read_commit, segment_of, segments_in
 from malstrom_py.codec import Codec
 from malstrom_py.codec.job_codec import without_classes
 from malstrom_py.data.batch import Batch
@@ -74,8 +74,9 @@ def check(target: object, name: str | None = None) -> list[Fault]:
     Raises:
         CaptureError: there is no such recording.
     """
-    examined = _examine(Recording(target, name))
-    faults = [fault for stream in examined for fault in stream.faults]
+    recording = Recording(target, name)
+    examined = _examine(recording)
+    faults = [fault for stream in examined for fault in stream.faults] + _gone(recording)
     last = max(stream.stats.generation for stream in examined)
     present = [stream for stream in examined if stream.stats.generation == last]
     some_complete = any(stream.held.is_complete for stream in present)
@@ -85,6 +86,23 @@ def check(target: object, name: str | None = None) -> list[Fault]:
         if not (stream.faults or stream.held.is_complete or has_left):
             text = "its event time never ends: the job was stopped, has failed, or runs"
             faults.append(Fault(stream.last, "unfinished", text))
+    return faults
+
+
+def _gone(recording: Recording) -> list[Fault]:
+    """Return what is wrong with the commits, and which segments they name that are not there."""
+    place, step = recording.place, recording.step
+    faults, named = [], list[tuple[str, str]]()
+    for snapshot in commits_in(place, step):
+        try:
+            named += ((snapshot, segment) for segment in read_commit(place, step, snapshot).segments)
+        except CaptureError as error:
+            faults.append(Fault(f"{step}.{snapshot}.commit", "corrupt", str(error)))
+    # Listed after them: a segment is there before its commit, which renames it.
+    there = {replace(segment, state=OPEN) for segment in segments_in(place, step)}
+    for snapshot, name in named:
+        if (segment := segment_of(name)) is None or replace(segment, state=OPEN) not in there:
+            faults.append(Fault(name, "corrupt", f"it is gone, and was committed with snapshot {snapshot}"))
     return faults
 
 

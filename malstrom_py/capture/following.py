@@ -110,8 +110,10 @@ class GrowingMerge(Merge):
             return False
         segments = self._segments_of(commit)
         known = {cursor.name: cursor for cursor in self._cursors}
+        last = max((cursor.era for cursor in self._cursors), default=(0, 0))
         self._cursors = [known.get(name) or self._cursor(name) for name in filter(self._is_wanted, commit.writers)]
         for cursor in self._cursors:
+            cursor.era = max(cursor.era, last)  # a worker that joins has nothing to do with the eras before
             cursor.follow(segments.get(cursor.name, []))
         return True
 

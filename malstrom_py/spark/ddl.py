@@ -15,6 +15,8 @@ _TOKEN: Final = re.compile(
     r"""\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<other>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|\w+|[<>(),:]|\S))"""
 )
 
+_STRUCT: Final = re.compile(r"\s*struct\s*<(.*)>\s*", re.IGNORECASE | re.DOTALL)
+
 _SIMPLE: Final = {
     "boolean": "BooleanType",
     **dict.fromkeys(("tinyint", "byte"), "ByteType"),
@@ -42,13 +44,16 @@ def struct_of(schema: Any, what: str) -> StructType:
     >>> schema = "count BIGINT, `last seen` STRUCT<at: TIMESTAMP, n: INT> NOT NULL, price decimal(5, 2)"
     >>> struct_of(schema, "output").simpleString()
     'struct<count:bigint,last seen:struct<at:timestamp,n:int>,price:decimal(5,2)>'
+    >>> struct_of("struct<id:string,n:bigint>", "output").names
+    ['id', 'n']
     """
     from pyspark.sql.types import StructType
 
     fault = ""
     if isinstance(schema, str):
         try:
-            schema = _Reader(schema).columns("")
+            whole = _STRUCT.fullmatch(schema)  # what simpleString() returns
+            schema = _Reader(schema if whole is None else whole[1]).columns("")
         except (PlanError, ValueError) as error:
             fault = f": {text_of(error)}"
     if not (isinstance(schema, StructType) and 0 < len(set(schema.names)) == len(schema.names)):

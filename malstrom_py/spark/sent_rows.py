@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_ERRORS: Final = (ValueError, TypeError, OverflowError, LookupError, NotImplementedError)
-"""What Arrow raises for a value that it does not convert."""
+_ERRORS: Final = (ValueError, TypeError, OverflowError, LookupError, AttributeError, NotImplementedError)
+"""What Arrow and Spark raise for a value that they do not convert."""
 
 _EXACT: Final = {"string": str, "bool": bool, "binary": bytes, "double": float, "date32[day]": date}
 _EXACT_INTS: Final = {f"int{bits}": 1 << (bits - 1) for bits in (8, 16, 32, 64)}
@@ -40,9 +40,10 @@ class SentRows:
         self._schema: StructType = struct_of(output, "output")
         self._names = list(self._schema.names)
         self._kinds = [arrow_type(one.dataType, one.name, error=PlanError) for one in self._schema]
+        names = list(map(str, self._kinds))
+        self._is_simple = not any(pa.types.is_nested(kind) or pa.types.is_binary(kind) for kind in self._kinds)
         fields = zip(self._names, self._kinds, self._schema, strict=True)
         self._arrow = pa.schema([pa.field(name, kind, one.nullable) for name, kind, one in fields])
-        names = list(map(str, self._kinds))
         self._exact = tuple(int if name in _EXACT_INTS else _EXACT.get(name) for name in names)
         self._ends = {at: _EXACT_INTS[name] for at, name in enumerate(names) if name in _EXACT_INTS}
         self._zones = [_ZONES.get(name, ()) for name in names]
@@ -103,10 +104,11 @@ class SentRows:
             raise TypeError(f"frames of pandas are to be sent, got {shown(frame)}")
         if not len(frame):
             return []
-        try:
-            return rows_of(pa.RecordBatch.from_pandas(frame, self._arrow, preserve_index=False, nthreads=1))
-        except _ERRORS:
-            """It has no names, or a column of another type, or is wrong."""
+        if self._is_simple:  # one call, which has the same values
+            try:
+                return rows_of(pa.RecordBatch.from_pandas(frame, self._arrow, preserve_index=False, nthreads=1))
+            except _ERRORS:
+                """It has no names, or a column of another type, or is wrong."""
         names, found = self._names, list(frame.columns)
         by_name = any(isinstance(one, str) for one in found)
         if not (set(names) <= set(found) if by_name else len(names) <= len(found)):
@@ -116,14 +118,41 @@ class SentRows:
         return rows_of(pa.RecordBatch.from_arrays(columns, names))
 
     def _column(self, at: int, series: Any) -> pa.Array:
-
         try:
-            made = _array(series, self._kinds[at])
+            made = self._array(at, series)
         except _ERRORS as error:
-            self._refuse(at, _first_refused(series, self._kinds[at]), text_of(error), error)
+            self._refuse(at, self._first_refused(at, series), text_of(error), error)
         if made.null_count and not self._schema[at].nullable:
             self._refuse(at, None, "the column is NOT NULL")
         return made
+
+    def _array(self, at: int, series: Any) -> pa.Array:
+        """Return a column of a frame in Arrow: by the calls of Spark, in its order."""
+        import pandas as pd
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import _create_converter_from_pandas
+
+        if isinstance(series.dtype, pd.CategoricalDtype):
+            series = series.astype(series.dtype.categories.dtype)
+        kind = self._schema[at].dataType
+        series = _create_converter_from_pandas(kind, timezone="UTC", error_on_duplicated_field_names=False)(series)
+        mask = None if hasattr(series.array, "__arrow_array__") else series.isnull()
+        try:
+            return pa.Array.from_pandas(series, mask=mask, type=self._kinds[at])
+        except pa.ArrowInvalid:
+            return pa.Array.from_pandas(series, mask=mask).cast(self._kinds[at])
+
+    def _first_refused(self, at: int, series: Any) -> Any:
+        """Return the first value that is refused, found by halves."""
+        while len(series) > 1:
+            middle = len(series) // 2
+            try:
+                self._array(at, series.iloc[:middle])
+            except _ERRORS:
+                series = series.iloc[:middle]
+            else:
+                series = series.iloc[middle:]
+        return plain(series.iloc[0])
 
 
 def _plain(value: Any) -> Any:
@@ -136,30 +165,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
     return value
-
-
-def _array(series: Any, kind: pa.DataType) -> pa.Array:
-    """Return a column of a frame in Arrow's type ``kind``: by the calls of Spark, in its order."""
-    import pandas as pd
-    import pyarrow as pa
-
-    if isinstance(series.dtype, pd.CategoricalDtype):
-        series = series.astype(series.dtype.categories.dtype)
-    mask = None if hasattr(series.array, "__arrow_array__") else series.isnull()
-    try:
-        return pa.Array.from_pandas(series, mask=mask, type=kind)
-    except pa.ArrowInvalid:
-        return pa.Array.from_pandas(series, mask=mask).cast(kind)
-
-
-def _first_refused(series: Any, kind: pa.DataType) -> Any:
-    """Return the first value that is refused, found by halves."""
-    while len(series) > 1:
-        middle = len(series) // 2
-        try:
-            _array(series.iloc[:middle], kind)
-        except _ERRORS:
-            series = series.iloc[:middle]
-        else:
-            series = series.iloc[middle:]
-    return plain(series.iloc[0])

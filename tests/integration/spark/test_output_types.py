@@ -53,6 +53,13 @@ FRAMES: list[tuple[str, Any]] = [
     *(("boolean", one) for one in (2, "true")),
     *(("timestamp", one) for one in (pd.NaT, pd.Timestamp("2026-01-01", tz="Asia/Tokyo"))),
     ("decimal(5,2)", 1.5),
+    ("binary", float("nan")),
+    *(("struct<a:int,b:string>", one) for one in ({"a": 1, "b": "x"}, {"b": "x"}, [1, "x"])),
+    ("struct<a:timestamp>", (NAIVE,)),
+    ("struct<a:struct<b:int>>", [(1, "x")]),
+    *(("array<string>", one) for one in ({"a": 1}, "xy", np.array(["a", "b"], dtype=object))),
+    *(("array<timestamp>", one) for one in ([ZONED, None], np.array([NAIVE], dtype="datetime64[ns]"))),
+    ("map<string,array<timestamp>>", {"a": [NAIVE]}),
 ]
 REFUSED: list[tuple[str, Any, bool]] = [
     *(("int", one, False) for one in (2**31, "5")),
@@ -61,6 +68,7 @@ REFUSED: list[tuple[str, Any, bool]] = [
     *(("int", one, True) for one in (1.5, 2**31)),
     ("decimal(5,2)", Decimal("1.255"), True),
     ("timestamp", "2026-01-02", True),
+    ("map<string,int>", [None], True),
 ]
 """Type, value, and whether it is sent in a frame."""
 

@@ -14,7 +14,7 @@ from malstrom_py.capture import InMemory, ProtocolError, check
 from malstrom_py.capture.frames import MOVED, Header, SegmentWriter, advance
 from malstrom_py.capture.merge import Merge
 from malstrom_py.capture.progress import Held
-from malstrom_py.capture.recording import Recording, Segment
+from malstrom_py.capture.recording import COMMITTED, Commit, Recording, Segment, write_commit
 from malstrom_py.codec import Codec
 from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
@@ -119,6 +119,18 @@ def test_moves_of_an_earlier_version_keep_the_event_time_and_its_joiners_hold_no
     merge = Merge(found, list(found.streams), Codec())
     taken = [merge.take() for _ in range(4)]
     assert [one.time if isinstance(one, Epoch) else one and one.values for one in taken] == [5, [6, 7], [8], MAX_EPOCH]
+
+
+def test_what_is_committed_and_gone_is_a_fault_though_the_streams_that_are_there_are_whole() -> None:
+    kept = recording(right, state=COMMITTED)
+    name, other = (Segment("step", 1, stream, 0, COMMITTED).name for stream in (HEADER.stream, OTHER))
+    commit = Commit([f"1/{HEADER.stream}", f"1/{OTHER}"], [name, other], final=True)
+    write_commit(kept, "step", "s", commit)
+    assert [(fault.segment, fault.kind) for fault in check(kept)] == [(other, "corrupt")]
+    kept.segments[other] = bytearray(written(right, of_stream(OTHER)))
+    assert check(kept) == []
+    del kept.segments["step.s.commit"][-3:]
+    assert [(fault.segment, fault.kind) for fault in check(kept)] == [("step.s.commit", "corrupt")]
 
 
 WRONG = {

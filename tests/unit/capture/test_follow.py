@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -13,9 +15,11 @@ import malstrom_py as mp
 from malstrom_py import capture, sinks, sources
 from malstrom_py.capture import following
 from malstrom_py.capture.following import GrowingMerge
+from malstrom_py.capture.frames import SegmentWriter, advance
 from malstrom_py.capture.merge import Cursor, Merge
-from malstrom_py.capture.recording import OPEN, Commit, Recording, segments_in
+from malstrom_py.capture.recording import COMMITTED, OPEN, Commit, Recording, Segment, segments_in, write_commit
 from malstrom_py.codec import Codec
+from malstrom_py.data.batch import Batch
 from malstrom_py.data.messages import MAX_EPOCH, MIN_EPOCH, Epoch
 from malstrom_py.errors import CaptureError, PlanError
 from malstrom_py.operators.write_sink import WriteSink
@@ -23,6 +27,7 @@ from malstrom_py.snapshot.store import MemoryStore
 from malstrom_py.sources.base import Part
 from malstrom_py.sources.replay import ALL
 from malstrom_py.testing.contracts import check_source
+from tests.unit.capture.streams import HEADER, written
 from tests.unit.capture.test_replay import EXPECTED, ROWS, by_part, captured, counted, expected_counts
 
 
@@ -152,6 +157,44 @@ def test_a_follower_has_each_record_once_and_in_order_whatever_happens_to_the_ca
         assert not faults, (seed, faults)
         early += had
     assert early > 12
+
+
+def test_a_worker_that_joins_does_not_advance_event_time_over_a_partition_that_has_moved_before() -> None:
+    kept = capture.InMemory()
+
+    def commit(number: int, **streams: Callable[[SegmentWriter], object]) -> None:
+        names = []
+        for stream, write in streams.items():
+            at = number if stream in ("ahead", "taker") else 0
+            names.append(Segment("step", 1, of[stream], at, COMMITTED).name)
+            whole = partial(ended, write)
+            kept.segments[names[-1]] = bytearray(written(whole, replace(HEADER, stream=of[stream], segment=at)))
+        write_commit(kept, "step", str(number), Commit([f"1/{of[one]}" for one in streams], names, final=number == 1))
+
+    def ended(write: Callable[[SegmentWriter], object], segment: SegmentWriter) -> None:
+        write(segment)
+        segment.end(last=True)
+
+    def member(segment: SegmentWriter, passed: int, then: int) -> None:
+        segment.progress(*advance(MIN_EPOCH, passed))
+        segment.moved(1, then)
+
+    def joins(segment: SegmentWriter, version: int, epoch: int) -> None:
+        segment.progress((MIN_EPOCH, -1))
+        segment.moved(version, epoch)
+
+    def sends(segment: SegmentWriter) -> None:
+        segment.batch(Batch([150], keys=["k"], timestamps=[150]))
+        segment.moved(2, MAX_EPOCH)
+
+    of = {name: f"w{number:06}-00000000" for number, name in enumerate(("ahead", "taker", "joiner", "leaver"))}
+    leaver = partial(member, passed=100, then=MAX_EPOCH)
+    commit(0, ahead=partial(member, passed=400, then=400), taker=partial(joins, version=1, epoch=100), leaver=leaver)
+    ends = partial(SegmentWriter.moved, version=2, epoch=MAX_EPOCH)
+    commit(1, ahead=ends, taker=sends, joiner=partial(joins, version=2, epoch=MAX_EPOCH))
+    merge = GrowingMerge(Recording(kept), None, Codec())
+    found = [merge.take() for _ in range(3)]
+    assert [one.time if isinstance(one, Epoch) else one and one.values for one in found] == [100, [150], MAX_EPOCH]
 
 
 def uncommitted_is_read(right: Callable[..., Any]) -> Callable[..., Any]:
