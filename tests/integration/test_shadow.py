@@ -45,6 +45,7 @@ def total(key, row, state):
 
 
 def same(key, row, state):
+    row["seen"] = row.get("seen", 0) + 1
     return row, state
 
 
@@ -270,6 +271,9 @@ def test_a_shadow_cannot_change_the_rows_of_the_job_also_with_a_ttl_or_with_stat
     make: str, options: dict[str, Any], totals: JobModule, tmp_path: Path
 ) -> None:
     handle = started(totals, tmp_path, make, **options)
+    handle.reload("same", shadow=True)  # nor does the job change those of the shadow
+    assert compared(handle, "same").different == 0
+    handle.drop("same")
     totals.write(DAMAGES)
     handle.reload("same", shadow=True)
     assert compared(handle, "same").different
@@ -280,6 +284,7 @@ def test_a_shadow_cannot_change_the_rows_of_the_job_also_with_a_ttl_or_with_stat
     handle.stop(drain=True, timeout_s=60)
     numbers = sorted(row["n"] for row in totals.items)
     assert numbers == list(range(len(numbers)))
+    assert {row["seen"] for row in totals.items} == {1}
 
 
 def test_an_error_of_a_later_step_is_not_one_of_the_shadow(totals: JobModule, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import PlanError, imported
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 SNAPSHOT: Final = b"snapshot"
 """The name of the snapshot's id in the metadata of a result."""
 
+ROWS: Final = b"rows"
+"""The name of the number of all rows in the metadata of a result that has only the first."""
+
 _CLOSED: Final = {
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
@@ -32,14 +36,24 @@ _CLOSED: Final = {
 }
 
 
-def query(reader: SnapshotReader, sql: str, *, limit_s: float | None = None) -> pa.Table:
-    """Return the result of a query, with the id of its snapshot in the metadata of the schema.
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest answer of a query: its seconds, and the rows and bytes of which it has only the first."""
+
+    seconds: float
+    rows: int
+    bytes: int
+
+
+def query(reader: SnapshotReader, sql: str, limits: Limits | None = None) -> pa.Table:
+    """Return the result of a query, with the id of its snapshot in the metadata of the schema. Columns of one name get
+    numbers.
 
     Raises:
         PlanError: DuckDB is missing, the query is not one ``select``, is wrong, fails, or takes longer than
-            ``limit_s``.
+            its limit.
     """
-    duckdb = imported("duckdb", "queries are made by DuckDB", "sql")
+    duckdb, is_late = imported("duckdb", "queries are made by DuckDB", "sql"), threading.Event()
     connection = duckdb.connect(":memory:", config=_CLOSED)
     try:
         names = set(_tables_in(_parsed(connection, sql)))
@@ -53,22 +67,75 @@ def query(reader: SnapshotReader, sql: str, *, limit_s: float | None = None) -> 
             connection.register(step, table)
         for setting in ("SET TimeZone = 'UTC'", "SET lock_configuration = true"):
             connection.execute(setting).fetchall()
-        with _interrupted_after(limit_s, connection):
-            found: pa.Table = connection.sql(sql).to_arrow_table()
-    except duckdb.InterruptException:
-        raise PlanError(f"the query took longer than {limit_s:g} s: ask for less") from None
-    except duckdb.Error as error:
+        with _interrupted_after(limits, connection, is_late):
+            found = _result(connection.sql(sql), limits)
+    except (duckdb.Error, _NotRead) as error:
+        if limits is not None and is_late.is_set():
+            raise PlanError(f"the query took longer than {limits.seconds:g} s: ask for less") from None
         shown = ", ".join(reader.job.shown) or "none"
-        raise PlanError(f"the query fails: {text_of(error).strip()}\nsteps with state, by name: {shown}") from None
+        raise PlanError(
+            f"the query fails: {text_of(error.__cause__ or error).strip()}\nsteps with state, by name: {shown}"
+        ) from None
     finally:
         connection.close()
-    return _with_integers(found).replace_schema_metadata({SNAPSHOT: reader.manifest.id.encode()})
+    metadata = {**(found.schema.metadata or {}), SNAPSHOT: reader.manifest.id.encode()}
+    return _with_integers(found).replace_schema_metadata(metadata)
+
+
+class _NotRead(Exception):
+    """The rows of a result cannot be read."""
+
+
+def _result(computed: Any, limits: Limits | None) -> pa.Table:
+    """Return the rows of a result, or the first of them: DuckDB's limit of memory does not hold for rows of Arrow."""
+    import pyarrow as pa
+
+    if limits is None:
+        found = computed.to_arrow_table()
+        return found.rename_columns(_numbered(found.schema.names))
+    kept, rows, room = [], 0, limits.bytes
+    try:
+        with pa.RecordBatchReader.from_stream(computed) as batches:
+            schema = batches.schema
+            for batch in batches:
+                first = batch.slice(0, max(0, limits.rows - rows))
+                while first.num_rows and first.nbytes > room:
+                    first = first.slice(0, first.num_rows // 2)
+                room = room - first.nbytes if first.num_rows == batch.num_rows else 0
+                if first.num_rows:  # an empty one would keep the memory of its batch
+                    kept.append(first)
+                rows += batch.num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise _NotRead from error
+    found = pa.Table.from_batches(kept, schema).rename_columns(_numbered(schema.names))
+    return found.replace_schema_metadata({ROWS: str(rows).encode()})
+
+
+def _numbered(names: list[str]) -> list[str]:
+    """Return names of which none is there twice: rows as dicts would lack a column.
+
+    >>> _numbered(["key", "n", "key", "key_1"])
+    ['key', 'n', 'key_2', 'key_1']
+    """
+    unlike: list[str] = []
+    for name in names:
+        one, number = name, 0
+        while one in unlike or (number and one in names):
+            number += 1
+            one = f"{name}_{number}"
+        unlike.append(one)
+    return unlike
 
 
 @contextmanager
-def _interrupted_after(limit_s: float | None, connection: Any) -> Iterator[None]:
-    """Interrupt what ``connection`` computes after ``limit_s``."""
-    timer = None if limit_s is None else threading.Timer(limit_s, connection.interrupt)
+def _interrupted_after(limits: Limits | None, connection: Any, is_late: threading.Event) -> Iterator[None]:
+    """Interrupt what ``connection`` computes after its limit, and set ``is_late``."""
+
+    def interrupt() -> None:
+        is_late.set()
+        connection.interrupt()
+
+    timer = None if limits is None else threading.Timer(limits.seconds, interrupt)
     if timer is not None:
         timer.daemon = True
         timer.start()

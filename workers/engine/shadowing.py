@@ -9,6 +9,7 @@ key; and a count up to a barrier is exact, because it ends with the barrier on b
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -33,7 +34,7 @@ from malstrom_py.data.messages import (
     PartMessage,
     StateMessage,
 )
-from malstrom_py.data.unshared import unshared
+from malstrom_py.data.unshared import PLAIN, unshared
 from malstrom_py.errors import CodecError, shown
 from malstrom_py.errors.text import public_text
 from malstrom_py.operators.base import Operator, Outlet, weakly
@@ -47,7 +48,8 @@ _ALIGNED_MAX: Final = 100
 
 _TEXT_MAX: Final = 300
 
-_DESCRIBED_MAX: Final = 1_000
+_DESCRIBED_DEEP: Final = 6
+"""So many containers and attributes within each other are described; of what is deeper, the text without addresses."""
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
 
@@ -138,7 +140,8 @@ class Shadow:
         # Moves may take the state of one side without these messages. They are sent between two runs of the executor.
         is_move = isinstance(message, Interrogate | Collect | Acquire)
         self._handled[side] += not is_move
-        if side == OLD or self.failure:
+        is_first = side == OLD if is_move else self._handled[side] > self._handled[1 - side]
+        if is_first or self.failure:
             return
         self.compare(idle=is_move)
         if not isinstance(message, Epoch) or message.time == MAX_EPOCH:
@@ -278,13 +281,17 @@ def _same_bits(one: Any, other: Any) -> bool:
     return bool(one.equals(other))
 
 
-def _described(value: Any) -> str:
-    """Return the text of a value that cannot be stored: its attributes in place of its address."""
-    text = shown(value, characters_max=_DESCRIBED_MAX)
-    plain = _ADDRESS.sub("", text)
-    if plain == text or not hasattr(value, "__dict__"):
-        return plain
-    return f"{plain} {_ADDRESS.sub('', shown(vars(value), characters_max=_DESCRIBED_MAX))}"
+def _described(value: Any, deep: int = _DESCRIBED_DEEP) -> str:
+    """Return the text of a value that cannot be stored: attributes in place of addresses, sets in order."""
+    kind = type(value)
+    if deep and kind is dict:
+        return f"{{{', '.join(f'{_described(key, 0)}: {_described(one, deep - 1)}' for key, one in value.items())}}}"
+    if deep and kind in {list, tuple, set, frozenset}:
+        texts = [_described(one, deep - 1) for one in value]
+        return f"{kind.__name__}({', '.join(texts if kind in {list, tuple} else sorted(texts))})"
+    text = shown(value, characters_max=sys.maxsize)
+    plain = text if kind in PLAIN else _ADDRESS.sub("", text)
+    return plain if plain == text or not deep else f"{plain} {_described(object.__getstate__(value), deep - 1)}"
 
 
 def aligned(old: list[Output], new: list[Output]) -> list[tuple[Output | None, Output | None]]:

@@ -305,6 +305,7 @@ class _Pages:
         from importlib.resources import files
 
         self._server = server
+        self._one_at_a_time = asyncio.Lock()  # of the server: queries that wait in threads would leave none to pages
         self._static = Path(str(files("malstrom_py.workers.monitoring"))) / "static"
 
     def app(self) -> Starlette:
@@ -395,10 +396,12 @@ class _Pages:
 
     async def _state(self, request: Request) -> Response:
         given = request.path_params
-        return await self._values(request, lambda job: state_page(job, given["step"], given["key"]))
+        async with self._one_at_a_time:
+            return await self._values(request, lambda job: state_page(job, given["step"], given["key"]))
 
     async def _query(self, request: Request) -> Response:
-        return await self._values(request, lambda job: query_page(job, request.query_params.get("sql", "")))
+        async with self._one_at_a_time:
+            return await self._values(request, lambda job: query_page(job, request.query_params.get("sql", "")))
 
     async def _tap(self, request: Request) -> Response:
         step, given = request.path_params["step"], request.query_params

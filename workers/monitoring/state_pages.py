@@ -1,16 +1,17 @@
 """Values for the dashboard's server: the state of steps, by key and by SQL, records that pass, and in what a shadow
 differs. Values are data, so only where they are allowed.
 
-Rule: one query at a time, and each is bounded in time, in memory and in the rows of its answer.
+Rule: each answer is bounded in time, in memory and in its rows.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any, Final
 
 from malstrom_py.codec.job_codec import without_classes
+from malstrom_py.errors import PlanError
+from malstrom_py.errors.text import text_of
 from malstrom_py.snapshot.typed_columns import json_text
 from malstrom_py.windows import WindowResult
 from malstrom_py.workers.control.tap import LOOK_S, record_of
@@ -21,38 +22,42 @@ from malstrom_py.workers.reports.taps import TapPage
 ROWS_MAX: Final = 10_000
 """The largest number of rows of an answer."""
 
+BYTES_MAX: Final = 8 << 20
+"""About the largest size of an answer: a job may run in this process."""
+
 SECONDS_MAX: Final = 30.0
 
 RECORDS: Final = 20
 """The largest number of records of an answer."""
-
-_ONE_AT_A_TIME: Final = threading.Lock()
 
 
 def state_page(job: RunningJob, step: str, key: str) -> dict[str, Any] | None:
     """Return the state of ``key``, JSON or else a text, in ``step``; None if it has none."""
     from malstrom_py.workers.control.step_state import SnapshotReader, StepState
 
-    with _ONE_AT_A_TIME:
-        state = StepState(SnapshotReader.of_job(job.ask, timeout_s=SECONDS_MAX), step)
-        wanted = _key(key)
-        found = state.get(wanted)
-        if found is None:
-            return None
-        if isinstance(found, list):
-            found = [one._asdict() if type(one) is WindowResult else one for one in found]
-        return _plain({"step": step, "key": wanted, "snapshot": state.snapshot, "state": found})
+    state = StepState(SnapshotReader.of_job(job.ask, timeout_s=SECONDS_MAX), step)
+    wanted = _key(key)
+    found = state.get(wanted)
+    if found is None:
+        return None
+    if isinstance(found, list):
+        found = [one._asdict() if type(one) is WindowResult else one for one in found]
+    return _plain({"step": step, "key": wanted, "snapshot": state.snapshot, "state": found})
 
 
 def query_page(job: RunningJob, sql: str) -> dict[str, Any]:
-    """Return the rows of a query for the state of steps, at most `ROWS_MAX`, and the number of all."""
-    from malstrom_py.workers.control.state_query import SNAPSHOT, query
+    """Return the rows of a query for the state of steps, at most `ROWS_MAX` and `BYTES_MAX`, and the number of all."""
+    from malstrom_py.workers.control.state_query import ROWS, SNAPSHOT, Limits, query
     from malstrom_py.workers.control.step_state import SnapshotReader
 
-    with _ONE_AT_A_TIME:
-        found = query(SnapshotReader.of_job(job.ask, timeout_s=SECONDS_MAX), sql, limit_s=SECONDS_MAX)
-        rows = found.slice(0, ROWS_MAX).to_pylist()
-        return _plain({"snapshot": found.schema.metadata[SNAPSHOT].decode(), "rows": rows, "rows_all": found.num_rows})
+    limits = Limits(SECONDS_MAX, ROWS_MAX, BYTES_MAX)
+    found = query(SnapshotReader.of_job(job.ask, timeout_s=SECONDS_MAX), sql, limits)
+    of = found.schema.metadata
+    try:
+        rows = found.to_pylist()
+    except (OverflowError, ValueError) as error:  # times before the year 1, or after 9999
+        raise PlanError(f"a value of the query cannot be shown: {text_of(error)}. Cast it to varchar") from error
+    return _plain({"snapshot": of[SNAPSHOT].decode(), "rows": rows, "rows_all": int(of[ROWS])})
 
 
 def tap_page(job: RunningJob, step: str, log: str, after: str) -> dict[str, Any]:

@@ -101,23 +101,28 @@ def _pickler() -> Any:
         make, arguments = reduce(code)
         return make, tuple(code.co_filename if given == _NO_FILE else given for given in arguments)
 
-    def with_cache(function: Any) -> Any:
+    def is_found_there(named: Any) -> bool:
         copied = ("__main__", *cloudpickle.list_registry_pickle_by_value())
-        if _is_in_module(function) and not f"{function.__module__}.".startswith(tuple(f"{one}." for one in copied)):
+        return _is_in_module(named) and not f"{named.__module__}.".startswith(tuple(f"{one}." for one in copied))
+
+    def with_cache(function: Any) -> Any:
+        if is_found_there(function):
             return function.__reduce__()
         return _cached, (function.__wrapped__, function.cache_parameters())
 
     def without_lock(made: cached_property[Any]) -> tuple[Any, ...]:
         return _property, (made.func, made.attrname)
 
-    def without_module(made: Any) -> tuple[Any, ...]:
-        return NewType, (made.__name__, made.__supertype__)
+    def new_type(made: Any) -> Any:
+        if is_found_there(made):
+            return made.__reduce__()
+        return NewType, (made.__name__, made.__supertype__), {"__module__": made.__module__}
 
     own = {
         CodeType: with_file,
         type(lru_cache(len)): with_cache,
         cached_property: without_lock,
-        NewType: without_module,
+        NewType: new_type,
     }
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types

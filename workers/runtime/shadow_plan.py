@@ -23,10 +23,10 @@ def with_shadow(plan: Plan, new: Plan, step: str) -> Plan:
     _check(code)
     steps: list[Step] = []
     for one in plan.steps:
-        steps.append(replace(one, promotes=False))  # its state is in the snapshot of the cut
-        if one.name == step:
+        if one.name == step:  # its shadow copies rows before it: the code of the job may change them
             shadow = replace(code, name=f"{step}{SHADOW}", shadow_of=step, renamed_from=None)
             steps.append(replace(shadow, inputs=one.inputs, initial=None, types=new.types))
+        steps.append(replace(one, promotes=False))  # its state is in the snapshot of the cut
     parameters = {**new.parameters, **plan.parameters}  # the new code may read more
     return replace(plan, steps=tuple(narrow_sources(steps)), parameters=parameters)
 

@@ -6,7 +6,10 @@ import gzip
 import json
 import re
 import sys
+import threading
+import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from http.client import HTTPConnection
@@ -20,7 +23,7 @@ import malstrom_py as mp
 from malstrom_py import sinks, sources
 from malstrom_py.errors import PlanError
 from malstrom_py.snapshot.store import MemoryStore
-from malstrom_py.workers.monitoring import history, state_pages
+from malstrom_py.workers.monitoring import dashboard, history, state_pages
 from malstrom_py.workers.monitoring.dashboard import DashboardServer
 from malstrom_py.workers.monitoring.history import Recording, pages_in
 from malstrom_py.workers.runtime.job_handle import find_job
@@ -104,6 +107,7 @@ def test_state_is_shown_only_where_values_are_allowed(server: Server, shown: mp.
     many = server.get(f"{here}/query?sql={quote('select * from range(20000) order by all')}")
     assert (len(many["rows"]), many["rows_all"]) == (10_000, 20_000)
     assert server.status(f"{here}/query?sql={quote('select * from missing')}") == 409
+    assert server.status(f"{here}/query?sql=select%20timestamp%20'infinity'") == 409
     assert server.status(f"{here}/query") == 409
     for path in (f"{here}/state/seen/7", f"{here}/query?sql=select%201"):
         assert server.status(path, token=None) == 401
@@ -145,14 +149,49 @@ def test_values_are_off_unless_they_are_allowed(server: Server, shown: mp.Dashbo
         mp.Dashboard(values=1)  # type: ignore[arg-type]
 
 
-def test_a_query_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = mp.Job("docs-long")
+@pytest.fixture(scope="module")
+def ended() -> mp.JobHandle:
+    job = mp.Job("docs-ended-state")
     job.source("in", sources.Memory([1])).key_by("key", str).count("n").sink("out", sinks.Memory())
     handle = mp.InProcess(snapshots=mp.Snapshots(MemoryStore())).start(job, control=False)
     handle.wait(timeout_s=PATIENCE_S)
+    return handle
+
+
+def test_a_query_that_takes_too_long_ends(ended: mp.JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_pages, "SECONDS_MAX", 0.2)
     with pytest.raises(PlanError, match=r"took longer than 0.2 s"):
-        state_pages.query_page(handle._job, "select sum(a.range * b.range) from range(1000000) a, range(1000000) b")
+        state_pages.query_page(ended._job, "select sum(a.range * b.range) from range(1000000) a, range(1000000) b")
+
+
+def test_an_answer_has_the_first_rows_that_it_has_room_for_and_none_after(ended: mp.JobHandle) -> None:
+    sql = "select range as n, repeat('x', 1 << 20) as x from range(20) union all select 20 + range, '' from range(100)"
+    found = state_pages.query_page(ended._job, f"select n, x from ({sql})")
+    assert found["rows_all"] == 120
+    assert [row["n"] for row in found["rows"]] == list(range(len(found["rows"])))
+    assert 2 <= len(found["rows"]) <= 8
+
+
+def test_queries_that_wait_leave_the_pages_alone(
+    server: Server, shown: mp.Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = mp.InProcess(dashboard=replace(shown, values=True)).start(a_job("docs-queue"))
+    let_go = threading.Event()
+
+    def slow(job: Any, sql: str) -> dict[str, Any]:
+        assert let_go.wait(PATIENCE_S)
+        return {}
+
+    monkeypatch.setattr(dashboard, "query_page", slow)
+    with ThreadPoolExecutor(40) as asking:
+        asked = [asking.submit(server.get, "/api/jobs/docs-queue/query?sql=slow") for _ in range(40)]
+        try:
+            time.sleep(0.2)  # they arrive
+            assert server.view("docs-queue")["job"] == "docs-queue"
+        finally:
+            let_go.set()
+        assert [one.result(PATIENCE_S) for one in asked] == [{}] * 40
+    handle.stop(timeout_s=PATIENCE_S)
 
 
 def test_probes_need_no_token_and_say_whether_the_job_runs(server: Server, shown: mp.Dashboard) -> None:

@@ -17,8 +17,9 @@ export function makeQuery(job) {
     const { rows, rows_all, snapshot, error } = await ask(`/${encodeURIComponent(job)}/query?sql=${sql}`).catch((error) => ({ error: error.message }));
     button.disabled = false;
     setText("query-error", error || "");
-    setText("query-note", rows ? `${rows_all > shownRows ? `the first ${shownRows} of ` : ""}${plural(rows_all, "row")} as of snapshot ${snapshot}` : "");
-    field("query-rows").replaceChildren(...(rows?.length ? [tableOf(rows.slice(0, shownRows))] : []));
+    const shown = rows?.slice(0, shownRows) ?? [];
+    setText("query-note", rows ? `${rows_all > shown.length ? `the first ${shown.length} of ` : ""}${plural(rows_all, "row")} as of snapshot ${snapshot}` : "");
+    field("query-rows").replaceChildren(...(shown.length ? [tableOf(shown)] : []));
   });
   return (view) => setShown("query", isAllowed && view.can_command === true);
 }

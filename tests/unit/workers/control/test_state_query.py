@@ -42,6 +42,7 @@ def handle() -> mp.JobHandle:
         ("select room from means where room in (select room from total where value > 150)", [{"room": "c"}]),
         ("select sum(value) * 100000000000000000000 as s from total where room = 'a'", [{"s": 135 * 10**20}]),
         ("select 1 as one", [{"one": 1}]),
+        ("select 1 as a, 2 as a, 3 as a_1", [{"a": 1, "a_2": 2, "a_1": 3}]),
     ],
 )
 def test_a_query_sees_each_step_as_a_table(sql: str, rows: list[dict[str, Any]], handle: mp.JobHandle) -> None:

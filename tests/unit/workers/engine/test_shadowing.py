@@ -73,6 +73,15 @@ def test_what_only_begins_alike() -> None:
 class Plain:
     """An object that cannot be stored, whose text has its address."""
 
+    def __init__(self, n: Any) -> None:
+        self.n = n
+
+
+class Slotted:
+    """One without a dict of its attributes."""
+
+    __slots__ = ("n",)
+
     def __init__(self, n: int) -> None:
         self.n = n
 
@@ -96,6 +105,14 @@ NAN = float("nan")
         (Batch([Plain(1)]), Batch([Plain(1)]), 0),
         (Batch([Plain(1)]), Batch([Plain(2)]), 1),
         (Batch([(Plain(1), 1)]), Batch([(Plain(1), 2)]), 1),
+        (Batch([{"x": [Plain(1)]}]), Batch([{"x": [Plain(1)]}]), 0),
+        (Batch([{"x": [Plain(1)]}]), Batch([{"x": [Plain(2)]}]), 1),
+        (Batch([Plain(Plain(1))]), Batch([Plain(Plain(2))]), 1),
+        (Batch([Plain({0, 8})]), Batch([Plain({8, 0})]), 0),
+        (Batch([Plain("x" * 2_000 + "1")]), Batch([Plain("x" * 2_000 + "2")]), 1),
+        (Batch([Slotted(1)]), Batch([Slotted(1)]), 0),
+        (Batch([Slotted(1)]), Batch([Slotted(2)]), 1),
+        (Batch([(print, "<a at 0x1>")]), Batch([(print, "<a at 0x2>")]), 1),
         *((column([0.0, NAN], kind), column([0.0, NAN], kind), 0) for kind in FLOATS),
         *((column([0.0, 1.0], kind), column([-0.0, 1.0], kind), 1) for kind in FLOATS),
         (column([[0.0], [NAN]], LISTS), column([[0.0], [NAN]], LISTS), 0),

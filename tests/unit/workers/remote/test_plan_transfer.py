@@ -6,7 +6,7 @@ import sys
 import threading
 import types
 from dataclasses import replace
-from typing import Any
+from typing import Any, NewType
 
 import pytest
 
@@ -109,3 +109,19 @@ def test_modules_that_go_by_value_are_not_imported_there_and_stay_as_they_are_he
     assert factory.keywords["fn"](10) == 110
     assert factory.keywords["fn"].__globals__["fib"].cache_parameters() == {"maxsize": 5, "typed": False}
     assert copied.by_value == plan.by_value
+
+
+def test_new_types_of_other_modules_are_the_same_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("installed")
+    monkeypatch.setitem(sys.modules, "installed", module)
+    exec("UserId = __import__('typing').NewType('UserId', int)", module.__dict__)
+    own = NewType("own", int)
+    parsers = {module.UserId: "user", own: "own"}
+    job = mp.Job("typed")
+    job.source("in", sources.Memory([1])).map("parse", lambda n: (module.UserId, parsers)).sink("out", sinks.Memory())
+    copied = unpack_plan(pack_plan(job.plan()), "typed", HERE)
+    factory: Any = copied.steps[copied.rank("parse")].factory
+    kind, there = factory.keywords["fn"](1)
+    assert kind is module.UserId
+    assert there[kind] == "user"
+    assert [str(one) for one in there] == ["installed.UserId", f"{__name__}.own"]
