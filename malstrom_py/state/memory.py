@@ -257,9 +257,8 @@ class StepMemory:
         wanted = set(keys)
         self._came += len(wanted)
         if len(self.cold):
-            missing = self._state.missing(wanted)
-            self._used |= wanted.difference(missing)
-            held = self.cold.take(missing)
+            self._used |= wanted
+            held = self.cold.take(self._state.missing(wanted))
             self._all_steps.found_on_disk += len(held.keys)
             self._all_steps.not_on_disk += len(wanted) - len(held.keys)
             self._put_back(held)
