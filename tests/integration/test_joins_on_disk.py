@@ -48,4 +48,5 @@ def test_a_join_larger_than_memory_gives_the_same_pairs(name: str, columns: bool
     expected = pairs(name, columns=columns, state=None)
     with patch.object(RocksDisk, "get", autospec=True, side_effect=RocksDisk.get) as reads:
         assert pairs(name, columns=columns, state=mp.State("1MB", tmp_path)) == expected
-    assert reads.call_count > 10
+    # Keys, not calls: a busy machine has fewer and larger batches.
+    assert sum(len(call.args[1]) for call in reads.call_args_list) > 1000
