@@ -2,28 +2,34 @@
 
 As a program it watches from a separate process: ``python -m bench.macro.watcher PORT METRICS_PORT TOKEN JOB`` watches
 the job once for each line "watched" that it reads, reads a tap of its step "sums" for each line "tapped", asks for its
-state all the time for each line "queried", and prints as JSON what it got when the job has ended. Page and scrapes
-count bytes and read no JSON, so they take next to no processor time.
+state all the time for each line "queried", or for that of an ended job until the next line for each line "beside
+queries", and prints as JSON what it got when the job has ended. Page and scrapes count bytes and read no JSON, so they
+take next to no processor time.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import threading
 import zlib
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException
+from select import select
 from time import monotonic, sleep
 from typing import Any, Final, TypeVar
 
 import malstrom_py as mp
+from bench.macro.capturing import add
+from malstrom_py import sinks, sources
 
 UPDATE: Final = b"event: view"
 OPEN_S: Final = 30.0
 T = TypeVar("T")
+KEYS: Final = 10_000
 QUERY: Final = "select count(*) as n, sum(value) as total from sums"
 _AGAIN_S: Final = 0.02
 _READ: Final = 1 << 16
@@ -151,6 +157,22 @@ def queried(job: str) -> dict[str, int]:
     return {"answers": answers}
 
 
+def beside(keys: int) -> dict[str, int]:
+    """Ask as `queried` does, but for the state of an own job that has ended, until there is a line to read."""
+    job = mp.Job("ended")
+    keyed = job.source("rows", sources.Memory([(str(key), 1) for key in range(keys)])).key_by("by", lambda row: row[0])
+    keyed.stateful_map("sums", add, default=int).sink("out", sinks.Memory())
+    with tempfile.TemporaryDirectory() as kept:
+        handle = mp.InProcess(snapshots=mp.Snapshots(kept), progress=False).start(job, control=False)
+        handle.wait()
+        answers = 0
+        while not select([sys.stdin], [], [], 0)[0]:
+            handle.query(QUERY)
+            answers += 1
+    sys.stdin.readline()
+    return {"answers beside": answers}
+
+
 def _when_there(ask: Callable[[], T]) -> T:
     until_s = monotonic() + OPEN_S
     while True:
@@ -167,6 +189,7 @@ def main() -> None:
     port, metrics_port, token, job = sys.argv[1:]
     kinds: dict[str, Callable[[str], dict[str, int]]] = {"tapped": tapped, "queried": queried}
     kinds["watched"] = partial(watched, int(port), int(metrics_port), token)
+    kinds["beside queries"] = lambda _: beside(KEYS)
     for line in sys.stdin:
         print(json.dumps(kinds[line.strip()](job)), flush=True)
 

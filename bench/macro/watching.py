@@ -2,10 +2,11 @@
 
 W1 over rows and over columns, in one process, with its metrics scraped once a second and an open page of the dashboard,
 with a tap of its step instead, and without, in turn; and with a snapshot a second that is queried all the time, beside
-the same without queries. The page, the scrapes and the readers are of another process. Time is from the first row that
-the sink gets to the last: of the processor, for all threads of the job's process, and on the wall; a gap is the longest
-time between two batches that the sink gets. Then a page of 40 steps
-and 64 workers, whose job is made up: bytes of an update, processor time of the server, and first paint in a browser.
+the same while another job, which has ended, is queried: both keep the other core busy. The page, the scrapes and the
+readers are of another process. Time is from the first row that the sink gets to the last: of the processor, for all
+threads of the job's process, and on the wall; a gap is the longest time between two batches that the sink gets. Then a
+page of 40 steps and 64 workers, whose job is made up: bytes of an update, processor time of the server, and first paint
+in a browser.
 """
 
 from __future__ import annotations
@@ -28,16 +29,18 @@ from bench.macro.capturing import add
 from bench.macro.keyed_columns import BATCH_ROWS, Table, Total, table
 from bench.macro.on_ray import verdict
 from bench.macro.watched_page import free_port, measure_page
+from bench.macro.watcher import KEYS
 from bench.micro import machine
 from bench.micro.timing import check_equal, spread
 from malstrom_py.data.batch import Batch
 from malstrom_py.worker_context import WorkerInfo
 
-BUDGETS: Final = {"watched": ("alone", 0.98), "tapped": ("alone", 0.99), "queried": ("with snapshots", 0.98)}
+BUDGETS: Final = {"watched": ("alone", 0.98), "tapped": ("alone", 0.99), "queried": ("beside queries", 0.98)}
 """Kind of run -> the kind beside which it is measured, and the share of its speed that it is to have at least."""
 
 NAME: Final = "watched"
-KEYS: Final = 10_000
+READS: Final = (*BUDGETS, "beside queries")
+"""The kinds of runs in which the other process has something to do."""
 
 
 class Slices:
@@ -155,16 +158,19 @@ class Watcher:
 
     def watch(self, kind: str, run: Callable[[dict[str, Any]], Timed]) -> tuple[Timed, dict[str, int]]:
         """Return what ``run`` returns, and the counts of what was seen of it."""
-        options, is_seen = self.options.get(kind, {}), BUDGETS.get(kind)
+        options, is_seen = self.options.get(kind, {}), kind in READS
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with tempfile.TemporaryDirectory() as kept, contextlib.redirect_stderr(io.StringIO()):  # the addresses
-            if kind in ("queried", "with snapshots"):
+            if kind in ("queried", "beside queries", "with snapshots"):
                 options = {"snapshots": mp.Snapshots(kept, interval_s=1.0)}
             if is_seen:
                 self.process.stdin.write(f"{kind}\n")
                 self.process.stdin.flush()
             ran = run(options)
+            if kind == "beside queries":
+                self.process.stdin.write("end\n")
+                self.process.stdin.flush()
             return ran, json.loads(self.process.stdout.readline()) if is_seen else {}
 
 
@@ -184,7 +190,7 @@ def watcher() -> Iterator[Watcher]:
 def compare(form: Form, watching: Watcher, *, reps: int, seconds: float) -> None:
     """Print the lines of one form."""
     times = max(1, round(seconds / min(form.run(1, {}).cpu_s for _ in range(3))))
-    kinds = ("alone", "with snapshots", *BUDGETS)
+    kinds = ("alone", "with snapshots", *READS)
     ran: dict[str, list[Timed]] = {kind: [] for kind in kinds}
     seen: dict[str, list[float]] = defaultdict(list)
     for number in range(reps):
