@@ -59,7 +59,8 @@ help:
 	@echo "make chaos       kill workers and coordinators of a job on Ray, $(KILLS) times (KILLS=...), and check all it writes; STOPS=...,"
 	@echo "                 RUNTIME=processes: workers of a job in processes without Ray"
 	@echo "                 stops some until the job has restarted without them; SINK=postgres: another sink than files;"
-	@echo "                 STATE_BYTES=40000: state so large that it goes ahead of moves; and STATE_MEMORY=1MB: of which most is on disk"
+	@echo "                 STATE_BYTES=40000: state so large that it goes ahead of moves; and STATE_MEMORY=1MB: of which most is on disk;"
+	@echo "                 WATCHED=yes: the job is queried, followed, tapped and shadowed, and each answer is checked"
 	@echo "make mutants     search a run in which the oracle sees each wrong rescale protocol"
 	@echo "make matrix      jobs of every shape go from 1..$(SIZES) to 1..$(SIZES) workers under traffic (SIZES=...)"
 	@echo "make exhaustive  every interleaving of tiny rescales, $(SECONDS) s for each at most (SECONDS=...)"
@@ -159,7 +160,7 @@ soak: $(VENV)/.dev
 		tests/unit/traced/test_traced_law.py tests/unit/operators/test_compiled_folds.py tests/laws/test_compiled_jobs.py
 
 chaos: $(VENV)/.dev
-	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK) --state-bytes $(STATE_BYTES) --state-memory '$(STATE_MEMORY)' --runtime $(RUNTIME)
+	@$(PY) -m tests.integration.ray.chaos --kills $(KILLS) --stops $(STOPS) --sink $(SINK) --state-bytes $(STATE_BYTES) --state-memory '$(STATE_MEMORY)' --runtime $(RUNTIME) $(if $(WATCHED),--watched)
 
 mutants: $(VENV)/.dev
 	@$(PY) -m tests.simulation.protocol_model.mutants

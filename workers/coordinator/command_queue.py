@@ -492,7 +492,7 @@ class CommandQueue:
     def _seen(self, command: TapCommand | ShadowCommand) -> Future[Any]:
         """Report on a shadow, or begin or renew a tap. Once the job has ended none begins, and those there are end."""
         if isinstance(command, ShadowCommand):
-            return _future(self.shadows.report(command.step))
+            return self.state.asked(lambda: self.shadows.report(command.step))
         if self.ended.done() and not command.log:
             raise self.ended.result().refusal(command.what)
         page = self.taps.next_page(command, self._clock.monotonic_s())

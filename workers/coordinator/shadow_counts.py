@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from malstrom_py.errors import PlanError
@@ -39,6 +39,12 @@ class ShadowCounts:
         self._job = job
         self._lock = threading.Lock()
         self._steps: dict[str, _StepCounts] = {}
+
+    def expect(self, steps: Collection[str]) -> None:
+        """Let ``steps`` have a shadow before their run has begun: a coordinator that replaces another finds some."""
+        with self._lock:
+            for step in steps:
+                self._steps.setdefault(step, _StepCounts())
 
     def compare(self, steps: Collection[str], snapshot: str) -> None:
         """Begin a run in which ``steps`` have a shadow, at the counts at the barrier of ``snapshot``. Those of others
@@ -75,11 +81,20 @@ class ShadowCounts:
             f"malstrom reload {self._job} {step} --shadow"
         )
 
+    def reports(self) -> list[ShadowReport]:
+        """Return what was found so far of each step that has a shadow."""
+        with self._lock:
+            return [counts.report(step) for step, counts in self._steps.items()]
+
+    def restore(self, reports: Iterable[ShadowReport]) -> None:
+        """Report the same as the coordinator in another process, which has ended."""
+        for one in reports:
+            self.expect([one.step])
+            self.add(Compared(0, one.step, one.compared, one.different, one.failure, one.pairs))
+
     def metrics(self) -> dict[str, ShadowMetrics]:
         """Return the counts of each step that has a shadow."""
-        with self._lock:
-            reports = {step: counts.report(step) for step, counts in self._steps.items()}
-        return {step: ShadowMetrics(one.compared, one.different, one.failure) for step, one in reports.items()}
+        return {one.step: ShadowMetrics(one.compared, one.different, one.failure) for one in self.reports()}
 
     def _kept(self, step: str) -> _StepCounts:
         known = self._steps.get(step)

@@ -50,6 +50,7 @@ from malstrom_py.workers.reports.error_transfer import pack_error
 from malstrom_py.workers.reports.event_log import EventImage
 from malstrom_py.workers.reports.job_status import JobOutcome, JobStatus, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
+from malstrom_py.workers.reports.shadows import ShadowReport
 from malstrom_py.workers.runtime.hot_reload import HotReload, Reloaded
 from malstrom_py.workers.runtime.job_run import JobRun
 from malstrom_py.workers.runtime.job_thread import run_to_end
@@ -197,7 +198,7 @@ _LOG: Final = logging.getLogger("malstrom_py.coordinator")
 class PackedEnding:
     """The outcome of a job for the driver. ``delivery``: the pre-commits for the driver's sinks and their snapshot id,
     unless they are committed already. ``is_stopped``: a stop was requested, so pinned input may be partly read.
-    ``events``: the events of the job; ``metrics``: the final ones.
+    ``events``: the events of the job; ``metrics``: the final ones; ``shadows``: what was found of those that it had.
     """
 
     status: JobStatus
@@ -206,6 +207,7 @@ class PackedEnding:
     is_stopped: bool
     events: EventImage = field(repr=False)
     metrics: JobMetrics = field(repr=False)
+    shadows: list[ShadowReport] = field(repr=False)
 
 
 class CoordinatorActor:
@@ -253,7 +255,8 @@ class CoordinatorActor:
         delivery = None if commit is None else (commit.snapshot, commit.to_deliver())
         events = self._commands.events.image
         commands = self._commands
-        return PackedEnding(commands.known(), error, delivery, commands.is_stopping, events, commands.known_metrics())
+        metrics, shadows = commands.known_metrics(), commands.shadows.reports()
+        return PackedEnding(commands.known(), error, delivery, commands.is_stopping, events, metrics, shadows)
 
     @ray.method(max_task_retries=-1)
     def heard(self) -> None:

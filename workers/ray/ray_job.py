@@ -322,6 +322,7 @@ class OwnRayJob(RayJob):
         status, commands = packed.status, self._commands
         commands.events, self._has_metrics = EventLog.of(packed.events), True
         commands.publish_metrics(packed.metrics)
+        commands.shadows.restore(packed.shadows)
         commands.note_snapshots(status.snapshots)
         commands.recover(status.counts, status.workers, times=status.restarts)
         commands.enter("committing", status.counts, status.workers)

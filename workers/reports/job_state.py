@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ from malstrom_py.errors import PlanError, SnapshotError
 from malstrom_py.snapshot.snapshots import Snapshots
 from malstrom_py.windows import WindowResult
 from malstrom_py.workers.reports.job_status import JobOutcome
+
+T = TypeVar("T")
 
 _FINISHED: Final = frozenset(
     ("count", "sum", "min", "max", "mean", "std", "first", "last", "earliest", "latest", "n_unique")
@@ -157,14 +159,14 @@ class StateAnswers:
         self._make = make
         self._answer()
 
-    def asked(self) -> Future[JobState]:
-        """Return the future of the answer."""
-        answer: Future[JobState] = Future()
+    def asked(self, about: Callable[[], T] | None = None) -> Future[JobState | T]:
+        """Return the future of the answer, or of what ``about`` returns once the first run is known."""
+        answer: Future[JobState | T] = Future()
         answer.set_running_or_notify_cancel()
 
         def resolve(_: object) -> None:
             try:
-                answer.set_result(self._now())
+                answer.set_result(self._now() if about is None else about())
             except Exception as error:
                 answer.set_exception(error)
 

@@ -37,6 +37,7 @@ _OPERATIONS: Final[Mapping[str, str]] = {
     "savepoint": "has not completed the savepoint within {} s; it continues",
     "reload": "has not completed the reload within {} s; it continues",
     "set": "has not set the parameter within {} s; that continues",
+    "shadow": "has not begun within {} s, and cannot be asked for its shadow yet",
     "state": "has not begun within {} s, and cannot be asked for its state yet",
     "stop": "has not stopped within {} s; it is still being stopped",
 }

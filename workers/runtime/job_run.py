@@ -54,6 +54,7 @@ class JobRun(Generic[G]):
         self._coordinator = coordinator
         self._commands.wake = coordinator.wake
         use = coordinator.snapshot_use
+        self._commands.shadows.expect(shadowed(plan))
         self._commands.state.set(partial(_state_of, plan, None if use is None else use.snapshots))
         self._commands.taps.steps = {step.name: _tapped(step) for step in plan.steps if step.shadow_of is None}
         coordinator.tapped = self._saw

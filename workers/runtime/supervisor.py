@@ -244,6 +244,8 @@ class Supervisor(Generic[R]):
         )
         failure.__cause__ = error
         step = trial.command.step
+        if trial.command.action == "shadow":
+            self._commands.shadows.end(step)
         log(_LOG, logging.WARNING, "job %s: %s", *(self._commands.name, failure), job=self._commands.name, step=step)
         self._commands.events.emit(Error(str(failure)))
         self._next_run(None)

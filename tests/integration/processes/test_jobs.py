@@ -50,8 +50,8 @@ def test_a_job_goes_from_1_to_2_to_4_to_3_to_1(out: sinks.Memory, attendance: At
     assert moved_keys(rows) > KEYS / 2
 
 
-def test_s6_state_and_files_are_exact_after_kills(tidy: None, tmp_path: Path) -> None:
-    hits = ravage(tmp_path, kills=4, seed=3, say=print, runtime="processes")
+def test_s6_state_files_queries_taps_and_shadows_are_exact_after_kills(tidy: None, tmp_path: Path) -> None:
+    hits = ravage(tmp_path, kills=4, seed=3, say=print, runtime="processes", watched=True)
     assert set(hits) - {"a worker that was leaving"} == {"WorkerActor", "WorkerActor in a rescale"}
 
 

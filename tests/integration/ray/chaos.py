@@ -4,7 +4,8 @@
 Every record has its part and its number, and the state of its key counts it. The rows at the end therefore show every
 record that was lost, duplicated or counted twice. A kill counts once the process is gone and the job has restarted. A
 stopped worker (SIGSTOP) continues after the job has restarted without it: if Ray has not ended it, it is a zombie. A
-stopped coordinator is ended and replaced.
+stopped coordinator is ended and replaced. With ``--watched`` the job is queried, followed, tapped and shadowed all the
+time: see `tests.integration.ray.chaos_watchers`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from malstrom_py.errors import MalstromError
 from malstrom_py.workers.ray import coordinator_watch
 from tests.integration.processes.worker_pids import worker_pids
 from tests.integration.ray.chaos_ends import ENDS, Row
+from tests.integration.ray.chaos_watchers import Watchers
 from tests.integration.ray.leftovers import is_alive, pids
 from tests.integration.transport.ends import local_ray
 
@@ -61,6 +63,11 @@ def counted(key: int, record: tuple[int, int], seen: int) -> tuple[Row, int]:
     return {"part": part, "number": number, "key": key, "seen": seen + 1}, seen + 1
 
 
+def unseen() -> tuple[int, str]:
+    """The state of a key without records."""
+    return 0, ""
+
+
 def counted_beside(ballast: str, key: int, record: tuple[int, int], state: tuple[int, str]) -> tuple[Row, Any]:
     """Count a record of a key, whose state has a ``ballast``."""
     row, seen = counted(key, record, state[0])
@@ -83,7 +90,7 @@ def chaotic(
     keyed = read.key_by("by-key", lambda record: record[1] % KEYS)
     if state_bytes:
         ballast = random.Random(1).randbytes(state_bytes // 2).hex()
-        rows: Any = keyed.stateful_map("count", partial(counted_beside, ballast), default=lambda: (0, ""))
+        rows: Any = keyed.stateful_map("count", partial(counted_beside, ballast), default=unseen)
     else:
         rows = keyed.stateful_map("count", counted, default=int)
     rows.sink("out", sinks.Files(folder, format="json") if sink is None else sink)
@@ -118,9 +125,16 @@ class Chaos:
     ``pids``: returns the living processes of a kind.
     """
 
-    def __init__(self, handle: mp.JobHandle, rng: random.Random, pids: Callable[[str], list[int]]) -> None:
+    def __init__(
+        self,
+        handle: mp.JobHandle,
+        rng: random.Random,
+        pids: Callable[[str], list[int]],
+        watchers: Watchers | None = None,
+    ) -> None:
         self.hits = defaultdict[str, int](int)
         self.slowest_s = 0.0
+        self._watchers = watchers
         self._handle = handle
         self._rng = rng
         self._pids = pids
@@ -147,10 +161,13 @@ class Chaos:
         until(lambda: bool(self._pids(kind)), lambda: f"no {kind} is alive")
         pid = self._rng.choice(self._pids(kind))
         began_s = time.monotonic()
+        positions = self._positions()
         os.kill(pid, signal.SIGKILL)
         until(lambda: not is_alive(pid), lambda: f"process {pid} is alive")
         made = self._made()
         until(lambda: self._handle.status().restarts > restarts or self._made() > made + _UNHURT, self._handle.status)
+        if self._watchers is not None:
+            self._watchers.struck(positions)
         if self._handle.status().restarts == restarts:
             return False
         self.next_snapshot(before)
@@ -165,6 +182,7 @@ class Chaos:
         restarts = self._handle.status().restarts
         until(lambda: bool(self._pids(kind)), lambda: f"no {kind} is alive")
         pid = self._rng.choice(self._pids(kind))
+        positions = self._positions()
         os.kill(pid, signal.SIGSTOP)
         try:
             if kind == "CoordinatorActor":
@@ -172,6 +190,8 @@ class Chaos:
             else:
                 until(lambda: self._handle.status().restarts > restarts, self._handle.status)
             self.next_snapshot(before)
+            if self._watchers is not None:  # what a zombie does later is not seen
+                self._watchers.struck(positions)
         finally:
             is_zombie = is_alive(pid)
             with suppress(ProcessLookupError):
@@ -190,6 +210,9 @@ class Chaos:
             until(
                 lambda: self._handle.status().phase in {"joining", "copying", "moving", "leaving"}, self._handle.status
             )
+
+    def _positions(self) -> dict[int, int]:
+        return {} if self._watchers is None else self._watchers.positions(self._last())
 
     def _made(self) -> int:
         snapshots = self._handle.status().snapshots
@@ -211,10 +234,11 @@ def ravage(
     state_bytes: int = 0,
     state_memory: str = "",
     runtime: str = "ray",
+    watched: bool = False,
 ) -> dict[str, int]:
     """Kill ``kills`` times and stop ``stops`` processes, then stop the job, check all its rows, and return the number
     of each kind. ``state_memory``: what each worker may keep in memory, "": all. ``runtime``: "ray", or "processes",
-    whose coordinator is this program.
+    whose coordinator is this program. ``watched``: by all of `Watchers`.
     """
     rng, on_ray = random.Random(seed), runtime == "ray"
     kept: dict[str, Any] = {
@@ -225,7 +249,9 @@ def ravage(
     running = mp.RayRuntime(2, num_cpus=0.2, **kept) if on_ray else mp.Processes(2, **kept)
     with ENDS[sink](folder) as end, mock.patch.object(coordinator_watch, "SILENT_S", SILENT_S):
         handle = running.start(chaotic("chaos", folder, sink=end.sink, state_bytes=state_bytes))
-        chaos = Chaos(handle, rng, pids if on_ray else lambda kind: worker_pids())
+        handle.snapshot()  # before the first one there is no state to ask for
+        watchers = Watchers(handle, kept["snapshots"], seed) if watched else None
+        chaos = Chaos(handle, rng, pids if on_ray else lambda kind: worker_pids(), watchers)
         for number in range(kills):
             kind = "CoordinatorActor" if on_ray and number % 4 == 3 else "WorkerActor"
             chaos.strike(kind, rescales=number % 2 == 1)
@@ -238,6 +264,9 @@ def ravage(
         result = handle.wait(timeout_s=PATIENCE_S)
         rows = end.rows()
         check(rows)
+        if watchers is not None:
+            watchers.end(rows)
+            say(f"watched: {watchers}")
     assert not state_memory or not list((folder / "disk").iterdir())
     say(f"{sink}: {len(rows):,} rows, each once; {dict(chaos.hits)}; {result}")
     return dict(chaos.hits)
@@ -252,6 +281,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--runtime", choices=("ray", "processes"), default="ray")
     parser.add_argument("--state-bytes", type=int, default=0)
     parser.add_argument("--state-memory", default="")
+    parser.add_argument("--watched", action="store_true")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     chosen: Any = parser.parse_args(arguments)
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as in the tests: see tests/conftest.py
@@ -267,8 +297,11 @@ def main(arguments: list[str] | None = None) -> None:
             state_bytes=chosen.state_bytes,
             state_memory=chosen.state_memory,
             runtime=chosen.runtime,
+            watched=chosen.watched,
         )
 
 
 if __name__ == "__main__":
-    main()
+    from tests.integration.ray import chaos  # by its name: the functions of a program itself cannot be reloaded
+
+    chaos.main()

@@ -24,8 +24,8 @@ from tests.unit.snapshot.in_sqlite import SqliteCheckpointer
 SEED: Final = 8
 
 
-def test_s6_state_and_files_are_exact_after_kills(tidy: None, tmp_path: Path) -> None:
-    hits = ravage(tmp_path, kills=4, seed=SEED, say=print)
+def test_s6_state_files_queries_taps_and_shadows_are_exact_after_kills(tidy: None, tmp_path: Path) -> None:
+    hits = ravage(tmp_path, kills=4, seed=SEED, say=print, watched=True)
     assert set(hits) == {"WorkerActor", "WorkerActor in a rescale", "CoordinatorActor in a rescale"}
     assert sum(hits.values()) == 4
 

@@ -6,8 +6,11 @@ import pytest
 
 import malstrom_py as mp
 from malstrom_py.metrics import ShadowMetrics
+from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.coordinator.shadow_counts import ShadowCounts
-from malstrom_py.workers.reports.shadows import PAIRS_MAX, Compared, ShadowPair
+from malstrom_py.workers.reports.commands import ShadowCommand
+from malstrom_py.workers.reports.job_state import JobState
+from malstrom_py.workers.reports.shadows import PAIRS_MAX, Compared, ShadowPair, ShadowReport
 
 
 @pytest.fixture
@@ -76,3 +79,21 @@ def test_other_steps_have_none(counts: ShadowCounts) -> None:
     counts.end("total")
     with pytest.raises(mp.PlanError, match="no shadow"):
         counts.report("total")
+
+
+def test_a_question_waits_for_the_first_run_of_a_coordinator() -> None:
+    commands = CommandQueue("shop")
+    asked = commands.submit(ShadowCommand("total", 1.0))
+    assert not asked.done()
+    with pytest.raises(mp.OperationInProgress, match="has not begun within 0 s"):
+        commands.ask(ShadowCommand("total", 0.0))
+    commands.shadows.expect(["total"])
+    commands.state.set(lambda: JobState("shop", {}))
+    assert asked.result() == ShadowReport("total", 0, 0)
+
+
+def test_another_process_reports_the_same_once_the_job_has_ended(counts: ShadowCounts) -> None:
+    counts.add(Compared(0, "total", 10, 1, failure="ValueError", pairs=(ShadowPair("'a'", "1", "2"),)))
+    there = ShadowCounts("shop")
+    there.restore(counts.reports())
+    assert there.reports() == counts.reports()

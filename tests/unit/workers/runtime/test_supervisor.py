@@ -22,7 +22,7 @@ from malstrom_py.sinks.base import SnapshotId
 from malstrom_py.testing import VirtualClock
 from malstrom_py.workers.coordinator.command_queue import CommandQueue
 from malstrom_py.workers.reports.commands import ReloadCommand
-from malstrom_py.workers.reports.job_status import SnapshotStatus
+from malstrom_py.workers.reports.job_status import ReloadAction, SnapshotStatus
 from malstrom_py.workers.reports.result import RunResult
 from malstrom_py.workers.runtime.supervisor import Restart, RestartBudget, Supervisor, Trial
 
@@ -195,6 +195,16 @@ def test_a_failure_on_trial_takes_the_code_back_but_a_newer_start_ends_the_job(
         assert supervisor.execute() is FINE
     assert reloads.is_back is is_back
     assert supervisor.restarts == 0
+
+
+@pytest.mark.parametrize("action", ["shadow", "drop"])
+def test_of_a_shadow_that_failed_as_it_began_nothing_is_left(action: ReloadAction) -> None:
+    commands = CommandQueue("job")
+    supervisor = Supervisor(Runs(OperatorError("no"), FINE), commands, Restart(), VirtualClock(), reloads=Reverted())  # type: ignore[arg-type]
+    commands.shadows.compare(["step"], "")
+    supervisor.now.trial = Trial(ReloadCommand("step", 1.0, 1.0, action=action), None, "snapshot", 0.0)
+    supervisor.execute()
+    assert bool(commands.shadows.metrics()) == (action == "drop")
 
 
 # Whether and when a failed run is restarted.
