@@ -149,7 +149,7 @@ class FolderPlace:
         # would be a leftover to the recovery of another start, so the folders are held.
         release = self.hold(files)
         try:
-            for folder in {path.parent.parent for path in self.paths(files) if path.exists()}:
+            for folder in sorted({path.parent.parent for path in self.paths(files) if path.exists()}):
                 with locked(folder) as is_alone:
                     if not is_alone:
                         raise problems.committed_elsewhere(folder.name, self.root)
@@ -185,7 +185,7 @@ class FolderPlace:
     def hold(self, files: Sequence[StagedFile]) -> Callable[[], None]:
         """Protect staged ``files`` from `clear` in other processes, until the returned function is called."""
         locks = contextlib.ExitStack()
-        for folder in {path.parent for path in self.paths(files)}:
+        for folder in sorted({path.parent for path in self.paths(files)}):
             lock = RunLock(folder)
             locks.callback(lock.release)
             with contextlib.suppress(OSError):  # The folder is missing: the commit reports it.
@@ -201,7 +201,7 @@ class FolderPlace:
 
     def tidy(self, files: Sequence[StagedFile]) -> None:
         """Remove the staging folders of ``files`` that are empty."""
-        remove_empty({(self.root / file.name).parent for file in files}, self.root)
+        remove_empty(sorted({(self.root / file.name).parent for file in files}), self.root)
 
     def clear(self, context: CommitContext, committed: Sequence[str]) -> None:
         """Remove the staged files of earlier starts, except those of ``committed`` snapshots and of active writers."""

@@ -35,11 +35,6 @@ class Case:
         clock: VirtualClock = self.seen.clock
         return clock
 
-    @property
-    def is_steady(self) -> bool:
-        """Whether it does the same steps each time: calls of an enriching step take as long as they take."""
-        return not any(stage.enriched for stage in self.layout.stages)
-
     def job(self, *, slow_polls: bool = False, slow_s: float = 0.0, kept: bool = False) -> mp.Job:
         """The job, new. ``slow_polls``: polls that bring nothing take time of its clock; else the runtime moves it.
 

@@ -23,6 +23,7 @@ from tests.simulation.jobs.hits import hits_of
 from tests.simulation.jobs.jobs import GROWING, Case, draw
 from tests.simulation.jobs.protocol_watch import protocol_watched
 from tests.simulation.jobs.seen import Outcome
+from tests.simulation.jobs.stepped_calls import calls_stepped
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ def run_case(case: Case, seed: int, *, state: mp.State | None = None) -> Ran:
         crashes = rng.choice([0, 1, 1, 2])
     job = case.job(slow_s=slow(seed), kept=bool(snapshots))
     simulation = mp.Simulation(workers, seed=seed, crashes=crashes, clock=case.clock, snapshots=snapshots, state=state)
-    with protocol_watched(case.seen.broken), chains_watched(case.seen.broken), arrays_watched(case.seen.hit):
+    broken = case.seen.broken
+    with calls_stepped(), protocol_watched(broken), chains_watched(broken), arrays_watched(case.seen.hit):
         result = simulation.run(job)
     # The counts of runs that restarted from a snapshot are not kept.
     counted = result if not snapshots or result.incarnations == 1 else None

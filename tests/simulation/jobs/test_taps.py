@@ -11,10 +11,7 @@ from tests.simulation.jobs.taps import run_tapped
 def test_a_job_whose_steps_are_tapped_does_the_same_and_taps_count_every_record() -> None:
     hits = Counter[str]()
     for seed in range(64_003, 64_019):
-        case, ran = run(seed, runtime=run_tapped)
+        _, ran = run(seed, runtime=run_tapped)
         hits += ran.hits
-        if case.is_steady:
-            assert run(seed)[1].trace == ran.trace
-            hits["compared"] += 1
+        assert run(seed)[1].trace == ran.trace
     assert hits["tapped"] > 1_000
-    assert hits["compared"] > 3

@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.jobs.wrong_snapshots import WRONG, shown
 
 SEEDS_MAX = 25
-"""Calls of an enriching step take as long as they take, so the seed that shows it may be another one."""
+"""After a change of what seeds draw, another of so many may show it."""
 
 
 @pytest.mark.long("workers continue after the last barrier")

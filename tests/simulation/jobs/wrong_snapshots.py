@@ -36,6 +36,7 @@ from malstrom_py.workers.simulator.random_schedule import RandomSchedule
 from tests.simulation.jobs.chain_watch import chains_watched
 from tests.simulation.jobs.jobs import draw
 from tests.simulation.jobs.protocol_watch import protocol_watched
+from tests.simulation.jobs.stepped_calls import calls_stepped
 
 
 class Wrong(NamedTuple):
@@ -73,6 +74,7 @@ def shown(shape: str, seed: int) -> str:
         stays = patch.object(RandomSchedule, "ahead_least", lambda schedule: None)
         with (
             stays,
+            calls_stepped(),
             patch.object(simulated_coordinator, "_TICK", 0.15),
             # Deltas of such small states are large; of every other run all state is large beside them.
             patch.object(snapshot_coordinator, "_TIMES", 2 * (seed % 2)),
@@ -281,7 +283,7 @@ def merged_last(right: Callable[..., Any]) -> Callable[..., Any]:
 
 WRONG: Final = {
     "a barrier is aligned on one channel only": Wrong(RegionInput, "_arrived", barrier_of_one_channel, 0, "two-inputs"),
-    "a barrier is let in while a step holds epochs": Wrong(RegionInput, "_maybe_pass", epochs_held, 10, "enriched"),
+    "a barrier is let in while a step holds epochs": Wrong(RegionInput, "_maybe_pass", epochs_held, 1, "enriched"),
     "timers are left out": Wrong(KeyedState, "_take_in", without_timers, 17, "windows-of-windows"),
     "a dirty key is missed": Wrong(KeyedState, "note", change_missed, 0),
     "a key that has left is missed": Wrong(KeyedState, "collect", leaving_missed, 76),
