@@ -23,6 +23,7 @@ from malstrom_py.sources.files.csv_records import (
     COMMA,
     QUOTES_FLAW,
     Dialect,
+    cut_records,
     has_whole_lines,
     split_bytes,
     without_comments,
@@ -380,6 +381,10 @@ def read_block(
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
+    if bytes(part[-2:]) == f'"{dialect.separator}'.encode():
+        # After a quoted field, Arrow takes an empty one at the end of the data for a quoted one too, which is not None.
+        line = b"".join((part, b"\n"))
+        part = line if cut_records(line, False, dialect=dialect) == len(line) else part
     return pa_csv.read_csv(
         pa.BufferReader(part),
         read_options=pa_csv.ReadOptions(column_names=names, block_size=len(part) + 1, use_threads=False),

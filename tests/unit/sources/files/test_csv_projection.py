@@ -89,6 +89,7 @@ def test_both_ways_decode_the_same(frame: bytes, chosen: list[str], nulls: list[
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(frame=frames_of_csv(), chosen=CHOSEN, nulls=NULLS, one_line=st.booleans())
+@example(frame=b',,,,,"",', chosen=["int", "last"], nulls=None, one_line=False)
 def test_some_columns_are_those_of_all(
     frame: bytes, chosen: list[str], nulls: list[str] | None, one_line: bool
 ) -> None:

@@ -60,6 +60,7 @@ def test_null_values_mean_none_quoted_or_not(tmp_path: Path) -> None:
 
 def test_without_null_values_only_an_empty_field_is_none(tmp_path: Path) -> None:
     assert rows(tmp_path, 't,u\nNA,\nnull,""\n') == [{"t": "NA", "u": None}, {"t": "null", "u": ""}]
+    assert rows(tmp_path, 't,n\na,1\n"b, c",') == [{"t": "a", "n": 1}, {"t": "b, c", "n": None}]
 
 
 def test_quotes_line_ends_and_escapes(tmp_path: Path) -> None:
