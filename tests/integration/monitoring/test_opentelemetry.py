@@ -35,6 +35,11 @@ def sdk() -> None:
     trace.set_tracer_provider(provider)
 
 
+@pytest.fixture(autouse=True)
+def no_spans_of_another_test(sdk: None) -> None:
+    SPANS.clear()
+
+
 def exported() -> dict[str, list[Any]]:
     """Return the points of each metric, by name."""
     data = READER.get_metrics_data()
@@ -62,7 +67,6 @@ def test_metrics_and_spans_of_a_job_reach_the_sdk_of_the_program(tmp_path: Path)
 
 
 def test_spans_of_recoveries_and_of_what_is_called_off_end_with_their_cause() -> None:
-    SPANS.clear()
     spans = Spans("docs")
     spans.see(events.RescaleBegun(2, 4))
     spans.see(events.RescaleEnded(2, "no room"))

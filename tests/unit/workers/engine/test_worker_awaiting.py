@@ -218,10 +218,17 @@ def test_a_source_that_is_due_is_polled_while_calls_are_under_way() -> None:
 
 
 def test_a_run_that_is_over_before_its_calls_gives_them_up() -> None:
-    door, before = Door(), set(threading.enumerate())
-    job, _ = enriched(door, 3)
-    stream = job.source("more", sources.Memory([1])).key_by("more-keys", str).enrich("more-e", door)
-    assert mp.collect(stream, timeout_s=0.05) == []
+    door, before, clock = Door(), set(threading.enumerate()), VirtualClock()
+
+    def numbers(part: int, start: int) -> Any:
+        yield 1
+        while True:
+            clock.advance(1.0 if door.calls else 0.0)
+            yield None
+
+    stream = mp.Job("over").source("in", sources.Generator(numbers)).filter("some", lambda number: number is not None)
+    calls = stream.key_by("key", str).enrich("e", door)
+    assert mp.collect(calls, timeout_s=0.05, clock=clock, batch=mp.Batching(rows_max=1)) == []
     assert door.cancelled == door.calls == 1
     assert set(threading.enumerate()) <= before
 
