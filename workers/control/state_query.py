@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.errors import PlanError, imported
@@ -26,6 +26,8 @@ SNAPSHOT: Final = b"snapshot"
 ROWS: Final = b"rows"
 """The name of the number of all rows in the metadata of a result that has only the first."""
 
+_AGAIN_S: Final = 0.05
+
 _CLOSED: Final = {
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
@@ -38,11 +40,14 @@ _CLOSED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The largest answer of a query: its seconds, and the rows and bytes of which it has only the first."""
+    """The largest answer of a query: its seconds, and the rows and bytes of which it has only the first. ``over``: set
+    once no client waits for it.
+    """
 
     seconds: float
     rows: int
     bytes: int
+    over: threading.Event = field(default_factory=threading.Event)
 
 
 def query(reader: SnapshotReader, sql: str, limits: Limits | None = None) -> pa.Table:
@@ -61,7 +66,8 @@ def query(reader: SnapshotReader, sql: str, limits: Limits | None = None) -> pa.
         steps = [by_name[name.casefold()] for name in names if name.casefold() in by_name]
 
         def read(manifest: Manifest) -> dict[str, pa.Table]:
-            return {step: reader.step(step, manifest).table(None, None) for step in steps}
+            wanted = (step for step in steps if limits is None or not limits.over.is_set())
+            return {step: reader.step(step, manifest).table(None, None) for step in wanted}
 
         for step, table in reader.read(read).items():
             connection.register(step, table)
@@ -129,21 +135,27 @@ def _numbered(names: list[str]) -> list[str]:
 
 @contextmanager
 def _interrupted_after(limits: Limits | None, connection: Any, is_late: threading.Event) -> Iterator[None]:
-    """Interrupt what ``connection`` computes after its limit, and set ``is_late``."""
+    """Interrupt what ``connection`` computes after its limit, and set ``is_late``, or once no client waits for it."""
+    if limits is None:
+        yield
+        return
+    over, seconds, is_done = limits.over, limits.seconds, threading.Event()
 
     def interrupt() -> None:
-        is_late.set()
-        connection.interrupt()
+        if not over.wait(seconds):
+            is_late.set()
+        while not is_done.is_set():  # what has not begun yet cannot be interrupted
+            connection.interrupt()
+            is_done.wait(_AGAIN_S)
 
-    timer = None if limits is None else threading.Timer(limits.seconds, interrupt)
-    if timer is not None:
-        timer.daemon = True
-        timer.start()
+    thread = threading.Thread(target=interrupt, name="malstrom-query-limit", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        if timer is not None:
-            timer.cancel()
+        is_done.set()
+        over.set()
+        thread.join()
 
 
 def _with_integers(found: pa.Table) -> pa.Table:

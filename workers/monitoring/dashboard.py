@@ -27,7 +27,7 @@ from malstrom_py.metrics import ENDED, LOOPBACK, check_address, url_of
 from malstrom_py.validation import check_name, checked_flag
 from malstrom_py.workers.monitoring.health import PROBES, probe
 from malstrom_py.workers.monitoring.history import Page, Recording, page_in, pages_in
-from malstrom_py.workers.monitoring.state_pages import query_page, shadow_page, state_page, tap_page
+from malstrom_py.workers.monitoring.state_pages import begun, query_page, shadow_page, state_page, tap_page
 from malstrom_py.workers.monitoring.watching import Watch
 from malstrom_py.workers.reports.commands import (
     ReloadCommand,
@@ -60,6 +60,7 @@ _GZIP: Final = 31
 """How zlib names the format of gzip, with the largest window."""
 
 _NO_VALUES: Final = "values are not shown here: use mp.Dashboard(values=True), or malstrom dashboard JOB --values"
+_OVER: Final = "the job has ended"
 _BODY_MAX: Final = 4096
 _TOKEN: Final = "x-malstrom-token"
 _HEADERS: Final = {
@@ -120,6 +121,7 @@ class DashboardServer:
         self.token = options.token or secrets.token_urlsafe(16)
         self.closing = False
         self.streams = 0
+        self.asking: set[threading.Thread] = set()
         self._watches: dict[str, Watch] = {}
         self._jobs = 0
         self._has_failures = False
@@ -196,6 +198,9 @@ class DashboardServer:
         self._server.should_exit = True
         self._thread.join(_START_S)
         self._listener.close()
+        until_s = monotonic() + _LAST_S
+        for thread in list(self.asking):  # DuckDB, interrupted, aborts a program that exits before it ends
+            thread.join(max(0.0, until_s - monotonic()))
 
     def lives(self) -> list[tuple[str, str, float]]:
         """Return the state and phase of each job that has not ended, and the age of what is known of it."""
@@ -295,6 +300,8 @@ def _uvicorn_server(app: Starlette) -> Any:
 
 
 Handler = Callable[["Request"], Awaitable["Response"]]
+Ask = Callable[[RunningJob, threading.Event], dict[str, Any] | None]
+"""A function that asks a job for values; the event is set once no client waits for them."""
 
 
 class _Pages:
@@ -397,33 +404,49 @@ class _Pages:
     async def _state(self, request: Request) -> Response:
         given = request.path_params
         async with self._one_at_a_time:
-            return await self._values(request, lambda job: state_page(job, given["step"], given["key"]))
+            return await self._values(request, lambda job, _: state_page(job, given["step"], given["key"]))
 
     async def _query(self, request: Request) -> Response:
+        sql = request.query_params.get("sql", "")
         async with self._one_at_a_time:
-            return await self._values(request, lambda job: query_page(job, request.query_params.get("sql", "")))
+            return await self._values(request, lambda job, over: query_page(job, sql, over))
 
     async def _tap(self, request: Request) -> Response:
         step, given = request.path_params["step"], request.query_params
         return await self._values(
-            request, lambda job: tap_page(job, step, given.get("log", ""), given.get("after", ""))
+            request, lambda job, _: tap_page(job, step, given.get("log", ""), given.get("after", ""))
         )
 
     async def _shadow(self, request: Request) -> Response:
-        return await self._values(request, lambda job: shadow_page(job, request.path_params["step"]))
+        return await self._values(request, lambda job, _: shadow_page(job, request.path_params["step"]))
 
-    async def _values(self, request: Request, ask: Callable[[RunningJob], dict[str, Any] | None]) -> Response:
-        """Answer what is data, if that is allowed."""
+    async def _values(self, request: Request, ask: Ask) -> Response:
+        """Answer what is data, if that is allowed. ``ask`` is not called for a client that has gone while it queued."""
         found = await self._found(request)
         if not self._server.options.values:
             return _refused(403, _NO_VALUES)
         if not isinstance(found, Watch):
             return _refused(404, f"job {request.path_params['name']!r} does not run here")
+        if self._server.closing or await request.is_disconnected():
+            return _refused(409, _OVER)
+        over, gone = threading.Event(), asyncio.ensure_future(_disconnected(request))
+        answer = begun(lambda: ask(found.job, over), self._server.asking)
         try:
-            answer = await asyncio.to_thread(ask, found.job)
+            while not (answer.done() or self._server.closing):
+                waits: set[asyncio.Future[Any]] = {answer} if gone.done() else {answer, gone}
+                await asyncio.wait(waits, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    over.set()
+            if not answer.done():
+                return _refused(409, _OVER)
+            page = answer.result()
         except MalstromError as error:
             return _refused(409, str(error))
-        return _refused(404, "the key has no state") if answer is None else _answer(answer)
+        finally:
+            over.set()
+            gone.cancel()
+            answer.cancel()
+        return _refused(404, "the key has no state") if page is None else _answer(page)
 
     async def _found(self, request: Request) -> Watch | Page | None:
         return await asyncio.to_thread(self._server.page, request.path_params["name"])
@@ -437,6 +460,12 @@ def _answer(content: object, status: int = 200) -> Response:
 
 def _refused(status: int, error: str) -> Response:
     return _answer({"error": error}, status)
+
+
+async def _disconnected(request: Request) -> None:
+    """Wait until the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        """The rest of its request."""
 
 
 async def _body(request: Request) -> dict[str, Any] | None:

@@ -6,8 +6,12 @@ Rule: each answer is bounded in time, in memory and in its rows.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any, Final
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from malstrom_py.codec.job_codec import without_classes
 from malstrom_py.errors import PlanError
@@ -18,6 +22,8 @@ from malstrom_py.workers.control.tap import LOOK_S, record_of
 from malstrom_py.workers.reports.commands import RunningJob, ShadowCommand, TapCommand
 from malstrom_py.workers.reports.shadows import ShadowReport
 from malstrom_py.workers.reports.taps import TapPage
+
+T = TypeVar("T")
 
 ROWS_MAX: Final = 10_000
 """The largest number of rows of an answer."""
@@ -45,12 +51,14 @@ def state_page(job: RunningJob, step: str, key: str) -> dict[str, Any] | None:
     return _plain({"step": step, "key": wanted, "snapshot": state.snapshot, "state": found})
 
 
-def query_page(job: RunningJob, sql: str) -> dict[str, Any]:
-    """Return the rows of a query for the state of steps, at most `ROWS_MAX` and `BYTES_MAX`, and the number of all."""
+def query_page(job: RunningJob, sql: str, over: threading.Event) -> dict[str, Any]:
+    """Return the rows of a query for the state of steps, at most `ROWS_MAX` and `BYTES_MAX`, and the number of all.
+    ``over``: set once no client waits for them.
+    """
     from malstrom_py.workers.control.state_query import ROWS, SNAPSHOT, Limits, query
     from malstrom_py.workers.control.step_state import SnapshotReader
 
-    limits = Limits(SECONDS_MAX, ROWS_MAX, BYTES_MAX)
+    limits = Limits(SECONDS_MAX, ROWS_MAX, BYTES_MAX, over)
     found = query(SnapshotReader.of_job(job.ask, timeout_s=SECONDS_MAX), sql, limits)
     of = found.schema.metadata
     try:
@@ -73,6 +81,33 @@ def shadow_page(job: RunningJob, step: str) -> dict[str, Any]:
     """Return the last differences of ``step`` from its shadow, a line each."""
     report: ShadowReport = job.ask(ShadowCommand(step[:64], LOOK_S))
     return {"step": step, "pairs": [str(pair) for pair in report.pairs]}
+
+
+def begun(work: Callable[[], T], threads: set[threading.Thread]) -> asyncio.Future[T]:
+    """Begin ``work`` in a thread that no program waits for at its end. It is one of ``threads`` until it ends."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        done.set_result(result) if error is None else done.set_exception(error)
+
+    def run() -> None:
+        result: Any = None
+        failure: BaseException | None = None
+        try:
+            result = work()
+        except BaseException as error:
+            failure = error
+        with suppress(RuntimeError):  # the server has closed
+            loop.call_soon_threadsafe(settle, result, failure)
+        threads.discard(threading.current_thread())
+
+    thread = threading.Thread(target=run, name="malstrom-dashboard-values", daemon=True)
+    threads.add(thread)
+    thread.start()
+    return done
 
 
 def _key(text: str) -> Any:

@@ -149,6 +149,9 @@ def test_values_are_off_unless_they_are_allowed(server: Server, shown: mp.Dashbo
         mp.Dashboard(values=1)  # type: ignore[arg-type]
 
 
+ENDLESS = "select sum(a.range * b.range) from range(1000000) a, range(1000000) b"
+
+
 @pytest.fixture(scope="module")
 def ended() -> mp.JobHandle:
     job = mp.Job("docs-ended-state")
@@ -161,12 +164,21 @@ def ended() -> mp.JobHandle:
 def test_a_query_that_takes_too_long_ends(ended: mp.JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_pages, "SECONDS_MAX", 0.2)
     with pytest.raises(PlanError, match=r"took longer than 0.2 s"):
-        state_pages.query_page(ended._job, "select sum(a.range * b.range) from range(1000000) a, range(1000000) b")
+        state_pages.query_page(ended._job, ENDLESS, threading.Event())
+
+
+def test_a_query_for_which_nobody_waits_ends(ended: mp.JobHandle) -> None:
+    over = threading.Event()
+    over.set()
+    with pytest.raises(PlanError, match="the query fails"):
+        state_pages.query_page(ended._job, ENDLESS, over)
+    with pytest.raises(PlanError, match="the query fails"):  # the state is not read
+        state_pages.query_page(ended._job, "select * from n", over)
 
 
 def test_an_answer_has_the_first_rows_that_it_has_room_for_and_none_after(ended: mp.JobHandle) -> None:
     sql = "select range as n, repeat('x', 1 << 20) as x from range(20) union all select 20 + range, '' from range(100)"
-    found = state_pages.query_page(ended._job, f"select n, x from ({sql})")
+    found = state_pages.query_page(ended._job, f"select n, x from ({sql})", threading.Event())
     assert found["rows_all"] == 120
     assert [row["n"] for row in found["rows"]] == list(range(len(found["rows"])))
     assert 2 <= len(found["rows"]) <= 8
@@ -178,7 +190,7 @@ def test_queries_that_wait_leave_the_pages_alone(
     handle = mp.InProcess(dashboard=replace(shown, values=True)).start(a_job("docs-queue"))
     let_go = threading.Event()
 
-    def slow(job: Any, sql: str) -> dict[str, Any]:
+    def slow(job: Any, sql: str, over: threading.Event) -> dict[str, Any]:
         assert let_go.wait(PATIENCE_S)
         return {}
 
@@ -192,6 +204,41 @@ def test_queries_that_wait_leave_the_pages_alone(
             let_go.set()
         assert [one.result(PATIENCE_S) for one in asked] == [{}] * 40
     handle.stop(timeout_s=PATIENCE_S)
+
+
+def test_queries_end_with_their_clients_and_never_delay_the_end_of_the_job(
+    server: Server, shown: mp.Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = mp.InProcess(dashboard=replace(shown, values=True)).start(a_job("docs-gone"))
+    asked, let_go = list[tuple[str, threading.Event]](), threading.Event()
+
+    def noted(job: Any, sql: str, over: threading.Event) -> dict[str, Any]:
+        asked.append((sql, over))
+        assert (let_go if sql == "stuck" else over).wait(PATIENCE_S)
+        return {}
+
+    def ask(sql: str) -> HTTPConnection:
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
+        connection.request("GET", f"/api/jobs/docs-gone/query?sql={sql}", headers={"X-Malstrom-Token": TOKEN})
+        return connection
+
+    monkeypatch.setattr(dashboard, "query_page", noted)
+    running = ask("running")
+    until(lambda: asked, "the first is asked")
+    for queued in [ask(f"queued-{number}") for number in range(20)]:
+        queued.close()
+    stuck = ask("stuck")
+    time.sleep(0.2)  # they have arrived
+    running.close()
+    until(lambda: len(asked) > 1, "the next is asked")
+    assert asked[0][1].is_set()
+    assert [sql for sql, _ in asked] == ["running", "stuck"]
+    handle.stop(timeout_s=PATIENCE_S)  # though this one does not end
+    assert asked[1][1].is_set()
+    with closing(stuck), stuck.getresponse() as answer:
+        assert (answer.status, json.load(answer)) == (409, {"error": "the job has ended"})
+    assert "malstrom-dashboard" not in [thread.name for thread in threading.enumerate()]
+    let_go.set()
 
 
 def test_probes_need_no_token_and_say_whether_the_job_runs(server: Server, shown: mp.Dashboard) -> None:
