@@ -407,6 +407,8 @@ class StepValues:
         if isinstance(values, ManyValues):
             keys = list(keys)
             return list(compress(keys, values.lack(keys)))
+        if type(keys) is set and type(values) is dict:  # without a step of Python for each
+            return list(keys.difference(values))
         return [key for key in keys if key not in values]
 
     def put_away(self, keys: Sequence[Any]) -> Held:

@@ -1,14 +1,16 @@
 """How much keyed state a worker keeps in memory; the states that were not used for longest go to disk.
 
 Rules. A batch's keys are brought into memory before the step takes the batch, all with one look-up, so a step works as
-if all state were in memory. Between two batches states are in memory for as many bytes as allowed. A state that was
-used since the hand of the clock last passed it stays for one more round (CLOCK; Corbató, 1968).
+if all state were in memory. Between two batches states are in memory for as many bytes as allowed. First those go whose
+keys came and were in no later batch. Of the rest a state that was used since the hand of the clock last passed it stays
+for one more round (CLOCK; Corbató, 1968).
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -180,6 +182,9 @@ _SAMPLED_BYTES: Final = 1 << 16
 _PIECE: Final = 1024
 _PIECES_MAX: Final = 64
 
+_NEW: Final = 4
+"""Such a part of the keys in memory came last; the others were used again after they had come."""
+
 _OF_KEY: Final = 100
 """About so many bytes the dict needs for an entry; arrays need less."""
 
@@ -197,6 +202,8 @@ class StepMemory:
         self.step = state.step
         self.cold = cold
         self._used: set[Any] = set()  # since the hand has passed them
+        self._new: deque[list[Any]] = deque()  # keys in the order in which they came, in pieces
+        self._new_count = 0
         self._hand: Iterator[Sequence[Any]] = iter(())
         self._measured = 0  # states
         self._beside = 0  # bytes
@@ -216,7 +223,7 @@ class StepMemory:
         if not len(self.cold):
             return 0
         changed = self._state.changes.kept * _OF_CHANGED if self._state.tracked else 0
-        clock = getsizeof(self._used) + 8 * self._measured  # the rest of the keys that the hand passes
+        clock = getsizeof(self._used) + 8 * (self._measured + self._new_count)  # the hand passes the rest of all keys
         return min(changed + clock + len(self.cold) * PER_KEY, self._all_steps.beside_most)
 
     @property
@@ -257,11 +264,24 @@ class StepMemory:
         wanted = set(keys)
         self._came += len(wanted)
         if len(self.cold):
+            missing = self._state.missing(wanted)
             self._used |= wanted
-            held = self.cold.take(self._state.missing(wanted))
+            if not isinstance(self._state.values, ManyValues):  # of arrays many go together
+                self._used.difference_update(missing)
+                self._note_new(missing)
+            held = self.cold.take(missing)
             self._all_steps.found_on_disk += len(held.keys)
             self._all_steps.not_on_disk += len(wanted) - len(held.keys)
             self._put_back(held)
+
+    def _note_new(self, keys: list[Any]) -> None:
+        if self._new and len(self._new[-1]) < min(_PIECE, self._measured // _PIECES_MAX):
+            self._new[-1] += keys
+        else:
+            self._new.append(keys)
+        self._new_count += len(keys)
+        while self._new_count > 2 * self._measured and len(self._new) > 1:  # a step has dropped states
+            self._new_count -= len(self._new.popleft())
 
     def _put_back(self, held: Held) -> None:
         watch, state = self._watch(), self._state
@@ -314,23 +334,31 @@ class StepMemory:
             return 0
         if self._state.tracked:
             self._state.note_flagged()
-        all_values = self._state.values
-        whole = isinstance(all_values, ManyValues) and all_values.leaves_whole
-        count, put = sys.maxsize if whole else -(-size // self._each), 0
+        values, chosen, put = self._state.values, list[Any](), 0
+        whole = isinstance(values, ManyValues) and values.leaves_whole
+        count = sys.maxsize if whole else -(-size // self._each)
+        if isinstance(values, ManyValues):
+            self._new, self._new_count = deque(), 0
+        elif not len(self.cold):  # no key is known to be used again
+            self._new, self._new_count = deque(map(list, _in_pieces(values))), len(values)
         for chosen in self._unused(count):
             held = self._state.put_away(chosen)
             if held.keys:
                 self.cold.put(held, needed=self._state.due_at, expires=self._state.expiry is not None)
             put += len(held.keys)
-        self._stuck = 0 if put else self._measured
+        self._stuck = 0 if chosen else self._measured
         self._measured = max(self._measured - put, 0)
         return put * self._each
 
     def _unused(self, count: int) -> Iterator[list[Any]]:
-        """Yield ``count`` keys, in pieces, that were not used since the hand passed them; fewer if no more can go."""
+        """Yield ``count`` keys, in pieces, that were not used since they came or the hand passed them; fewer if no more
+        can go.
+        """
         rounds = 0
         while count > 0:
-            piece = next(self._hand, None)
+            # The last to come stay until the next batch, or none would be used again.
+            is_new = len(self._new) > 1 and self._new_count > self._measured // _NEW
+            piece = self._new.popleft() if is_new else next(self._hand, None)
             if piece is None:
                 if rounds == 2:  # all others cannot be put on disk
                     return
@@ -340,9 +368,14 @@ class StepMemory:
                 continue
             chosen = [key for key in piece if key not in self._used and can_be_cold(key)]
             self._used.difference_update(piece)
+            self._new_count -= len(piece) if is_new else 0
             if len(chosen) > count:
                 chosen, rest = chosen[:count], chosen[count:]
-                self._hand = chain([rest], self._hand)
+                if is_new:
+                    self._new.appendleft(rest)
+                    self._new_count += len(rest)
+                else:
+                    self._hand = chain([rest], self._hand)
             count -= len(chosen)
             if chosen:
                 yield chosen

@@ -88,6 +88,20 @@ def test_keys_that_batches_have_stay_in_memory() -> None:
     assert set(often) <= state.values.keys()
 
 
+def test_keys_that_come_once_displace_no_key_that_came_again() -> None:
+    state, memory = kept(100_000)
+    often = list(range(100))
+    added(state, range(1_000, 2_000))
+    for _ in range(2):
+        added(state, often)
+    for key in range(2_000, 5_000):
+        added(state, [key])
+    assert set(often) <= state.values.keys()
+    assert len(state.values) > 200
+    assert state.count == 4_100
+    memory.close()
+
+
 def test_equal_keys_are_one_key_wherever_it_is() -> None:
     state, _ = kept(0)
     added(state, [1, "1", ("a", 2)])
