@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -170,8 +171,11 @@ class Grows(Held):
 def test_what_a_drained_job_has_not_read_is_kept_for_the_next_run_only_where_that_knows_of_it(
     kept: bool, tmp_path: Path
 ) -> None:
-    held, snapshots = Grows(range(1_000_000)), mp.Snapshots(tmp_path, interval_s=None) if kept else None
-    handle: JobHandle = mp.InProcess(snapshots=snapshots).start(job_over(held), control=False)
-    handle.stop(drain=True)
-    assert handle.wait().read < 1_000_000
+    held, snapshots = Grows(range(100_000)), mp.Snapshots(tmp_path, interval_s=None) if kept else None
+    job, asked = mp.Job("pins"), threading.Event()
+    job.source("in", held).filter("waits", lambda _: asked.wait(60)).sink("out", sinks.Memory())
+    handle: JobHandle = mp.InProcess(snapshots=snapshots).start(job, control=False)
+    handle.stop(drain=True, wait=False)
+    asked.set()
+    assert handle.wait().read < 100_000
     assert held.told[-1] == ("unpin, kept" if kept else "unpin")
