@@ -224,14 +224,16 @@ def query(
     The state is that of the last snapshot of the job, which is one cut on all workers. Its place must be one that this
     program can read. Columns are the key and the fields of the state, or value.
     """
+    from malstrom_py.workers.control.state_query import rows_in
+
     with reporting_errors(traceback=False):
         found = _attached(job, address).query(sql, fresh=fresh, timeout_s=timeout_s)
         snapshot = found.schema.metadata[b"snapshot"].decode()
+        rows = rows_in(found)
         if as_json:
-            print_out(json_text({"job": job, "snapshot": snapshot, "rows": found.to_pylist()}))
+            print_out(json_text({"job": job, "snapshot": snapshot, "rows": rows}))
         else:
-            columns = [list(map(_cell, column.to_pylist())) for column in found.columns]
-            print_out(table(found.schema.names, list(zip(*columns, strict=True))))
+            print_out(table(found.schema.names, [list(map(_cell, row.values())) for row in rows]))
 
 
 def _cell(value: object) -> object:

@@ -88,6 +88,15 @@ def query(reader: SnapshotReader, sql: str, limits: Limits | None = None) -> pa.
     return _with_integers(found).replace_schema_metadata(metadata)
 
 
+def rows_in(found: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows of a result. `PlanError`: it has a time before the year 1, or after 9999, or an infinite one."""
+    try:
+        rows: list[dict[str, Any]] = found.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise PlanError(f"a value of the query cannot be shown: {text_of(error)}. Cast it to varchar") from error
+    return rows
+
+
 class _NotRead(Exception):
     """The rows of a result cannot be read."""
 

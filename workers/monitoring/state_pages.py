@@ -14,8 +14,6 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from malstrom_py.codec.job_codec import without_classes
-from malstrom_py.errors import PlanError
-from malstrom_py.errors.text import text_of
 from malstrom_py.snapshot.typed_columns import json_text
 from malstrom_py.windows import WindowResult
 from malstrom_py.workers.control.tap import LOOK_S, record_of
@@ -55,17 +53,13 @@ def query_page(job: RunningJob, sql: str, over: threading.Event) -> dict[str, An
     """Return the rows of a query for the state of steps, at most `ROWS_MAX` and `BYTES_MAX`, and the number of all.
     ``over``: set once no client waits for them.
     """
-    from malstrom_py.workers.control.state_query import ROWS, SNAPSHOT, Limits, query
+    from malstrom_py.workers.control.state_query import ROWS, SNAPSHOT, Limits, query, rows_in
     from malstrom_py.workers.control.step_state import SnapshotReader
 
     limits = Limits(SECONDS_MAX, ROWS_MAX, BYTES_MAX, over)
     found = query(SnapshotReader.of_job(job.ask, timeout_s=SECONDS_MAX), sql, limits)
     of = found.schema.metadata
-    try:
-        rows = found.to_pylist()
-    except (OverflowError, ValueError) as error:  # times before the year 1, or after 9999
-        raise PlanError(f"a value of the query cannot be shown: {text_of(error)}. Cast it to varchar") from error
-    return _plain({"snapshot": of[SNAPSHOT].decode(), "rows": rows, "rows_all": int(of[ROWS])})
+    return _plain({"snapshot": of[SNAPSHOT].decode(), "rows": rows_in(found), "rows_all": int(of[ROWS])})
 
 
 def tap_page(job: RunningJob, step: str, log: str, after: str) -> dict[str, Any]:

@@ -165,6 +165,10 @@ def test_a_query_prints_the_state_of_steps(folder: Path, processes: list[Running
     assert done.returncode == 1
     assert 'error: the query fails: Binder Error: Referenced column "nothing" not found' in done.stderr
     assert "steps with state, by name: total" in done.stderr
+    done = malstrom(folder, "query", "visits", "select timestamp 'infinity' as t, key from total")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: a value of the query cannot be shown: " in done.stderr
+    assert "Cast it to varchar" in done.stderr
 
 
 def test_a_savepoint_stands_alone(folder: Path, processes: list[Running]) -> None:
