@@ -215,3 +215,29 @@ class Sends(StatefulProcessor):
             yield pd.DataFrame({name: pd.Series([value]) for name, value in self._row.items()})
         else:
             yield Row(**self._row)
+
+
+class Keeps(StatefulProcessor):
+    """Sends what each state of one column has once a value was stored in it: a value, a list, a map's key and value."""
+
+    OUTPUT = "at int, seen string"
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        self._pairs = pairs
+
+    def init(self, handle: Any) -> None:
+        kinds = [kind for kind, _ in self._pairs]
+        self._values = [handle.getValueState(f"v-{n}", f"v {kind}") for n, kind in enumerate(kinds)]
+        self._lists = [handle.getListState(f"l-{n}", f"v {kind}") for n, kind in enumerate(kinds)]
+        self._maps = [handle.getMapState(f"m-{n}", f"v {kind}", f"v {kind}") for n, kind in enumerate(kinds)]
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        for at, (_, value) in enumerate(self._pairs):
+            self._values[at].update((value,))
+            self._lists[at].put([(value,)])
+            seen = [self._values[at].get(), *self._lists[at].get()]
+            if not isinstance(value, list | dict | tuple):
+                self._maps[at].updateValue((value,), (value,))
+                seen += [*self._maps[at].keys(), self._maps[at].getValue((value,))]
+            kept = [one and one[0] for one in seen]
+            yield Row(at=at, seen=repr([tuple(one) if isinstance(one, tuple) else one for one in kept]))

@@ -82,7 +82,11 @@ def rows_of(columns: pa.RecordBatch) -> list[dict[str, Any]]:
     names = columns.schema.names
     if not names:
         return [{} for _ in range(columns.num_rows)]
-    lists = _lists_of(columns)
+    return dicts_of(names, _lists_of(columns))
+
+
+def dicts_of(names: Sequence[str], lists: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return one dict per row of columns ``lists``, whose names are ``names``."""
     if len(names) <= _COMPILED_MAX:
         return _dicts(len(names))(names, zip(*lists, strict=True))
     return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 _TOKEN: Final = re.compile(
-    r"""\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<other>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|\w+|[<>(),:]|\S))"""
+    r"""\s*(?:(?P<comment>--(?:\\\n|[^\r\n])*|/\*(?!\+)(?s:.*?)\*/)|`(?P<quoted>(?:[^`]|``)+)`"""
+    r"""|(?P<other>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|\w+|[<>(),:]|\S))"""
 )
 
 _STRUCT: Final = re.compile(r"\s*struct\s*<(.*)>\s*", re.IGNORECASE | re.DOTALL)
@@ -54,7 +55,7 @@ def struct_of(schema: Any, what: str) -> StructType:
         try:
             whole = _STRUCT.fullmatch(schema)  # what simpleString() returns
             schema = _Reader(schema if whole is None else whole[1]).columns("")
-        except (PlanError, ValueError) as error:
+        except (PlanError, ValueError, TypeError) as error:
             fault = f": {text_of(error)}"
     if not (isinstance(schema, StructType) and 0 < len(set(schema.names)) == len(schema.names)):
         raise PlanError(
@@ -67,7 +68,8 @@ class _Reader:
     """Reads a text from left to right. PlanError, ValueError: it is not a schema."""
 
     def __init__(self, text: str) -> None:
-        self._left = [(one["quoted"], one["other"]) for one in _TOKEN.finditer(text)][::-1]
+        found = [one for one in _TOKEN.finditer(text) if one["comment"] is None]
+        self._left = [(one["quoted"], one["other"]) for one in found][::-1]
 
     def columns(self, end: str) -> StructType:
         """Take columns, and the ``end`` after them."""

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from malstrom_py.data.messages import MAX_EPOCH
 from malstrom_py.errors import PlanError, shown
+from malstrom_py.errors.text import describe_error
 from malstrom_py.spark.processors import Frames, check_keyed, check_watermarks, one_of, rows_by_key
 from malstrom_py.spark.sent_rows import SentRows
-from malstrom_py.spark.state_variables import names_in, plain
+from malstrom_py.spark.stored_values import StoredRow
 
 TIMEOUTS: Final = ("NoTimeout", "ProcessingTimeTimeout", "EventTimeTimeout")
 
@@ -43,7 +44,7 @@ def apply_in_pandas_with_state(
     As ``df.groupBy(…).applyInPandasWithState(function, output, state, output_mode, timeout)`` does. The values of
     ``stream`` are dicts, column -> value, and so are those that come out. ``function`` gets the key as a tuple, frames
     of pandas, and a `GroupState`; after a timeout an empty frame. ``output``, ``state``: schemas, a StructType or text
-    in Spark's DDL; rows are converted to ``output`` as in Spark, of ``state`` the names are used. ``timeout``:
+    in Spark's DDL; rows are converted to ``output`` as in Spark, and state must fit ``state``. ``timeout``:
     "NoTimeout", "ProcessingTimeTimeout" or "EventTimeTimeout", which needs a stream with watermarks whose times are in
     ms; at its end all timeouts come. ``initial_state``: key -> the fields of its state, as a dict, or pairs such as
     `SparkCheckpoint` has, or a function that returns these. ``options``: those of every step with state.
@@ -71,30 +72,34 @@ def apply_in_pandas_with_state(
     kind = one_of(timeout, TIMEOUTS, f"step {name!r}: timeout")
     if kind == "EventTimeTimeout":
         check_watermarks(stream, name, 'timeout="EventTimeTimeout"')
-    fields = names_in(state, "state")
+    stored = StoredRow(state, "the state")
     if initial_state is not None:
-        states = partial(_states, initial_state, fields, name)
+        states = partial(_states, initial_state, stored, name)
         options["initial_state"] = states if callable(initial_state) else states()
-    logic = _Logic(function, SentRows(output), kind, has_watermarks=stream.traits.epochs)
+    logic = _Logic(function, SentRows(output), stored, kind, has_watermarks=stream.traits.epochs)
     return stream.stateful_op(name, logic, **options)
 
 
-def _states(given: Any, fields: Sequence[str], step: str) -> dict[Any, dict[str, Any]]:
+def _states(given: Any, stored: StoredRow, step: str) -> dict[Any, dict[str, Any]]:
     pairs: Any = given() if callable(given) else given
     try:
-        return {key: {_VALUE: tuple(held[field] for field in fields)} for key, held in dict(pairs).items()}
+        return {key: {_VALUE: stored.of([held[field] for field in stored.names])} for key, held in dict(pairs).items()}
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(
-            f"step {step!r}: initial_state must map keys to dicts with the fields {', '.join(fields)}"
+            f"step {step!r}: initial_state must map keys to dicts with the fields {', '.join(stored.names)}: "
+            f"{describe_error(error)}"
         ) from error
 
 
 class _Logic:
     """Calls the function: a logic of ``stateful_op``."""
 
-    def __init__(self, function: Any, output: SentRows, timeout: str, *, has_watermarks: bool) -> None:
+    def __init__(
+        self, function: Any, output: SentRows, stored: StoredRow, timeout: str, *, has_watermarks: bool
+    ) -> None:
         self._function = function
         self._output = output
+        self._stored = stored
         self._timeout = timeout
         self._has_watermarks = has_watermarks
 
@@ -169,7 +174,7 @@ class _Logic:
         at = told["timeoutTimestamp"]
         if not (told["updated"] or told["removed"] or at != _NONE):
             return held
-        left: dict[str, Any] = {_VALUE: tuple(map(plain, group.get))} if group.exists else {}
+        left: dict[str, Any] = {_VALUE: self._stored.of(group.get)} if group.exists else {}
         if at != _NONE:
             left |= {_AT: int(at), _COLUMNS: columns}
             output.set_timer(key, max(int(at), fired) + 1, clock="processing" if by_clock else "event")

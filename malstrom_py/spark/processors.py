@@ -157,6 +157,10 @@ def _as_tuple(key: Any) -> tuple[Any, ...]:
     return key if isinstance(key, tuple) else (key,)
 
 
+_Made = tuple[Any, Any, int | None]
+"""Key, row or frame, and time of what a processor sends."""
+
+
 class _Logic:
     """Runs a processor: a logic of ``stateful_op``. The state of a key is that of `Handle`."""
 
@@ -184,6 +188,16 @@ class _Logic:
         output: Any,
     ) -> None:
         """Call ``handleInputRows`` for each key of the batch."""
+        self._emit(self._made(keys, values, timestamps, state, output), output)
+
+    def _made(
+        self,
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        timestamps: Sequence[int] | None,
+        state: MutableMapping[Any, Any],
+        output: Any,
+    ) -> Iterator[_Made]:
         running = self._running()
         handle, process = running.handle, running.processor.handleInputRows
         rows_of = rows_by_key(keys)
@@ -191,8 +205,8 @@ class _Logic:
         for key, rows in rows_of.items():
             taken = taking.of(rows)
             self._prepare(running, key, state.get(key) or {}, output)
-            for value in self._values(process(_as_tuple(key), iter(taken), running.times)):
-                output.emit(key, value, None if timestamps is None else timestamps[taken.last])
+            for one in process(_as_tuple(key), iter(taken), running.times):
+                yield key, one, None if timestamps is None else timestamps[taken.last]
             left = _without_empty(handle.state)
             if left:
                 state[key] = left
@@ -211,8 +225,7 @@ class _Logic:
 
             at = min(max(time, output.watermark + 1), MAX_EPOCH - 1) if self._mode == "eventtime" else None
             made = running.processor.handleExpiredTimer(_as_tuple(key), running.times, ExpiredTimerInfo(due))
-            for value in self._values(made):
-                output.emit(key, value, at)
+            self._emit(((key, one, at) for one in made), output)
             handle.deleteTimer(due)
         return _without_empty(handle.state) or None
 
@@ -232,10 +245,17 @@ class _Logic:
         handle.of_key(state, now_ms, -1 if by_clock else max(output.watermark, fired, 0), set_timer)
         running.note_times()
 
-    def _values(self, made: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        if self._in_pandas:
-            return (row for frame in made for row in self._output.in_frame(frame))
-        return map(self._output.of_row, made)
+    def _emit(self, made: Iterable[_Made], output: Any) -> None:
+        if self._in_pandas or not self._output.is_simple:
+            # What is sent may be a list that the processor changes afterwards.
+            for key, one, time in made:
+                for row in self._output.in_frame(one) if self._in_pandas else self._output.of_rows([one]):
+                    output.emit(key, row, time)
+            return
+        found = list(made)  # converted together, which is faster
+        rows = self._output.of_rows([one for _, one, _ in found])
+        for (key, _, time), row in zip(found, rows, strict=True):
+            output.emit(key, row, time)
 
 
 class _Closing(_Logic):
@@ -271,7 +291,7 @@ class _Rows:
             self.last = row
             value = values[row]
             made = tuple.__new__(kind, value.values())
-            made.__fields__ = list(value)
+            made.__dict__["__fields__"] = list(value)  # to set the attribute calls a function of Spark
             yield made
 
 

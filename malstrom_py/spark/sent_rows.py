@@ -6,17 +6,17 @@ have are left out. A row that lacks a column has null there, as in Spark, and a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, date, datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from zoneinfo import ZoneInfo
 
-from malstrom_py.data.row_form import python_values, rows_of
+from malstrom_py.data.row_form import dicts_of, python_values, rows_of
 from malstrom_py.errors import PlanError, shown
 from malstrom_py.errors.text import text_of
 from malstrom_py.spark.ddl import struct_of
-from malstrom_py.spark.state_variables import plain
-from malstrom_py.spark.types import arrow_type
+from malstrom_py.spark.stored_values import plain
+from malstrom_py.spark.types import PlainColumns, arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 _ERRORS: Final = (ValueError, TypeError, OverflowError, LookupError, AttributeError, NotImplementedError)
 """What Arrow and Spark raise for a value that they do not convert."""
 
-_EXACT: Final = {"string": str, "bool": bool, "binary": bytes, "double": float, "date32[day]": date}
-_EXACT_INTS: Final = {f"int{bits}": 1 << (bits - 1) for bits in (8, 16, 32, 64)}
-_ZONES: Final = {"timestamp[us]": (None,), "timestamp[us, tz=UTC]": (UTC, ZoneInfo("UTC"))}
-"""What is kept unchanged: values of a type of Python, whole numbers below a number, moments with one of these zones."""
+_ZONES: Final = {"timestamp": (UTC, ZoneInfo("UTC")), "timestamp_ntz": (None,)}
+"""The zones of moments that are kept unchanged."""
 
 
 class SentRows:
@@ -40,29 +38,30 @@ class SentRows:
         self._schema: StructType = struct_of(output, "output")
         self._names = list(self._schema.names)
         self._kinds = [arrow_type(one.dataType, one.name, error=PlanError) for one in self._schema]
-        names = list(map(str, self._kinds))
-        self._is_simple = not any(pa.types.is_nested(kind) or pa.types.is_binary(kind) for kind in self._kinds)
+        self.is_simple = not any(pa.types.is_nested(kind) or pa.types.is_binary(kind) for kind in self._kinds)
         fields = zip(self._names, self._kinds, self._schema, strict=True)
         self._arrow = pa.schema([pa.field(name, kind, one.nullable) for name, kind, one in fields])
-        self._exact = tuple(int if name in _EXACT_INTS else _EXACT.get(name) for name in names)
-        self._ends = {at: _EXACT_INTS[name] for at, name in enumerate(names) if name in _EXACT_INTS}
-        self._zones = [_ZONES.get(name, ()) for name in names]
+        self._plain = PlainColumns(self._schema)
+        self._zones = [_ZONES.get(one.dataType.typeName(), ()) for one in self._schema]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SentRows, (self._schema,)
 
-    def of_row(self, row: Any) -> dict[str, Any]:
-        """Return a row of Spark as a dict. ValueError, TypeError: it is none, or a value does not fit its column."""
+    def of_rows(self, rows: list[Any]) -> list[dict[str, Any]]:
+        """Return rows of Spark as dicts. ValueError, TypeError: one is none, or a value does not fit its column."""
         names = self._names
-        if getattr(row, "__fields__", None) != names:
-            row = self._by_name(row)
-        if tuple(map(type, row)) == self._exact:
-            for at, end in self._ends.items():
-                if not -end <= row[at] < end:
-                    break
-            else:
-                return dict(zip(names, row, strict=True))
-        return {name: self._convert(at, value) for at, (name, value) in enumerate(zip(names, row, strict=True))}
+        if not rows:
+            return []
+        found = [getattr(row, "__fields__", None) for row in rows]
+        if found.count(names) < len(rows):
+            rows = [row if fields == names else self._by_name(row) for fields, row in zip(found, rows, strict=True)]
+        columns = zip(*rows, strict=True)
+        return dicts_of(names, [self._converted(at, next(columns)) for at in range(len(names))])
+
+    def _converted(self, at: int, values: tuple[Any, ...]) -> Sequence[Any]:
+        if self._plain.have_column(at, values):
+            return values
+        return [self._convert(at, value) for value in values]
 
     def _by_name(self, row: Any) -> list[Any]:
         found = getattr(row, "__fields__", None)
@@ -77,17 +76,16 @@ class SentRows:
         """Return a value as one of its column."""
         import pyarrow as pa
 
-        kind = type(value)
-        if kind is self._exact[at] and (kind is not int or -self._ends[at] <= value < self._ends[at]):
-            return value
-        if kind is datetime and value.tzinfo in self._zones[at]:
+        if type(value) is datetime and value.tzinfo in self._zones[at]:
             return value
         if value is None:
             if not self._schema[at].nullable:
                 self._refuse(at, value, "the column is NOT NULL")
             return None
+        if self._plain.have_column(at, (value,)):
+            return value
         try:
-            return python_values(pa.array([_plain(value)], self._kinds[at]), "a row")[0]
+            return python_values(pa.array([_plain(value, self._kinds[at])], self._kinds[at]), "a row")[0]
         except _ERRORS as error:
             self._refuse(at, value, text_of(error), error)
 
@@ -96,7 +94,7 @@ class SentRows:
         raise ValueError(f"column {self._names[at]!r} of the output is {kind}, got {shown(value)}: {fault}") from error
 
     def in_frame(self, frame: Any) -> list[dict[str, Any]]:
-        """Return the rows of a frame of pandas as dicts. ValueError, TypeError: as `of_row`."""
+        """Return the rows of a frame of pandas as dicts. ValueError, TypeError: as `of_rows`."""
         import pandas as pd  # type: ignore[import-untyped]
         import pyarrow as pa
 
@@ -104,7 +102,7 @@ class SentRows:
             raise TypeError(f"frames of pandas are to be sent, got {shown(frame)}")
         if not len(frame):
             return []
-        if self._is_simple:  # one call, which has the same values
+        if self.is_simple:  # one call, which has the same values
             try:
                 return rows_of(pa.RecordBatch.from_pandas(frame, self._arrow, preserve_index=False, nthreads=1))
             except _ERRORS:
@@ -155,13 +153,37 @@ class SentRows:
         return plain(series.iloc[0])
 
 
-def _plain(value: Any) -> Any:
-    """Return ``value`` with dicts in place of rows of Spark."""
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Return ``value`` with dicts in place of rows of Spark. ValueError: an entry of a map is none.
+
+    Arrow ends the process where a map is given as a list that has None.
+    """
+    import pyarrow as pa
+
     fields = getattr(value, "__fields__", None)
     if fields is not None:
-        return {name: _plain(one) for name, one in zip(fields, value, strict=True)}
-    if isinstance(value, list):
-        return list(map(_plain, value))
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
+        value = dict(zip(fields, value, strict=True))
+    if pa.types.is_struct(kind):
+        if isinstance(value, Mapping):
+            return {field.name: _plain(value.get(field.name), field.type) for field in kind}
+        if isinstance(value, tuple) and len(value) == kind.num_fields:
+            return tuple(_plain(one, field.type) for one, field in zip(value, kind, strict=True))
+    if isinstance(value, str | bytes) or not isinstance(value, Collection):
+        return value
+    if pa.types.is_map(kind):
+        entries = value.items() if isinstance(value, Mapping) else map(_pair, value)
+        return [(_plain(key, kind.key_type), _plain(one, kind.item_type)) for key, one in entries]
+    if pa.types.is_list(kind) and pa.types.is_nested(kind.value_type):
+        return [_plain(one, kind.value_type) for one in value]
     return value
+
+
+def _pair(entry: Any) -> tuple[Any, Any]:
+    """Return an entry of a map as key and value, as Arrow and Spark take it."""
+    if fields := getattr(entry, "__fields__", None):
+        entry = dict(zip(fields, entry, strict=True))
+    if isinstance(entry, Mapping):
+        return entry.get("key"), entry.get("value")
+    if not (isinstance(entry, tuple) and len(entry) == 2):
+        raise ValueError("the entries of a map are pairs")
+    return entry[0], entry[1]

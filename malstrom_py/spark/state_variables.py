@@ -2,7 +2,7 @@
 
 Rules. All state of a key is one dict, name of a variable -> what it holds, so that it moves, is stored and goes to
 disk as the state of every step. What ends by time (``ttl``) is held with its end, and is not seen afterwards, as in
-Spark; a timer removes it. Values are tuples of plain values: those of numpy become Python's.
+Spark; a timer removes it. Values are tuples of `StoredRow`.
 """
 
 from __future__ import annotations
@@ -12,51 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from malstrom_py.errors import PlanError
-from malstrom_py.spark.ddl import struct_of
+from malstrom_py.spark.stored_values import StoredRow
 
 TIMERS: Final = ""
 """Where the state of a key has the times of its timers. No variable has such a name."""
 
 ENDS: Final = " "
 """Where it has the time of the timer that removes what has ended."""
-
-_PLAIN: Final = frozenset({bool, int, float, str, bytes, type(None)})
-
-
-def names_in(schema: Any, what: str) -> tuple[str, ...]:
-    """Return the names of the columns of ``schema``, a StructType or text in Spark's DDL."""
-    return tuple(struct_of(schema, what).names)
-
-
-def are_plain(values: Iterable[Any]) -> bool:
-    """Return whether no value needs `plain`."""
-    return _PLAIN.issuperset(map(type, values))
-
-
-def plain(value: Any) -> Any:
-    """Return ``value`` with Python's types in place of those of numpy and pandas, and tuples in place of rows.
-
-    >>> import numpy as np
-    >>> plain((np.int64(5), [np.float32(0.5)], np.array([1, 2]), np.datetime64("2026-01-01T00:00:00", "ns")))
-    (5, [0.5], [1, 2], datetime.datetime(2026, 1, 1, 0, 0))
-    """
-    if type(value) in _PLAIN:
-        return value
-    if isinstance(value, tuple):
-        return tuple(map(plain, value))
-    if isinstance(value, list):
-        return list(map(plain, value))
-    if isinstance(value, Mapping):
-        return {plain(key): plain(one) for key, one in value.items()}
-    if type(value).__name__ in ("NaTType", "NAType"):
-        return None
-    if hasattr(value, "dtype") and hasattr(value, "tolist"):
-        of_time = value.dtype.kind in "mM"  # in nanoseconds Python has numbers for them
-        return plain((value.astype(f"{value.dtype.kind}8[us]") if of_time else value).tolist())
-    for convert in ("to_pydatetime", "to_pytimedelta"):
-        if hasattr(value, convert):
-            return getattr(value, convert)()
-    return value
 
 
 class Handle:
@@ -99,8 +61,7 @@ class Handle:
         ttlDurationMs: int | None = None,  # noqa: N803
     ) -> Map:
         """As `StatefulProcessorHandle.getMapState`."""
-        names_in(userKeySchema, f"the schema of the keys of state {stateName!r}")
-        return self._with(Map(self, stateName, valueSchema, ttlDurationMs))
+        return self._with(Map(self, stateName, userKeySchema, valueSchema, ttlDurationMs))
 
     def _with(self, variable: V) -> V:
         if not self._opened or variable.name in self._variables:
@@ -183,15 +144,12 @@ class _Variable(ABC):
             raise PlanError(f"state {name!r}: ttlDurationMs must be above 0, got {ttl_ms!r}")
         self._handle = handle
         self.name = name
-        self._width = len(names_in(schema, f"the schema of state {name!r}"))
+        self._row = StoredRow(schema, f"state {name!r}")
         self.ttl_ms = ttl_ms
 
     def _held(self, value: Any) -> Any:
         """Return what is held of a value: with its end, if it has one."""
-        value = tuple(value)
-        if len(value) != self._width:
-            raise ValueError(f"state {self.name!r} has {self._width} columns, and {value!r} has {len(value)}")
-        value = value if are_plain(value) else plain(value)
+        value = self._row.of(value)
         return value if self.ttl_ms is None else (self._handle.ends_at(self.ttl_ms), value)
 
     def _seen(self, held: Any) -> Any:
@@ -222,8 +180,7 @@ class _Variable(ABC):
 
 def _row(given: Any) -> tuple[Any, ...]:
     """Return a row of an initial state as a tuple; a value alone is that of the only column."""
-    values = tuple(given.values()) if isinstance(given, Mapping) else given if isinstance(given, tuple) else (given,)
-    return tuple(map(plain, values))
+    return tuple(given.values()) if isinstance(given, Mapping) else given if isinstance(given, tuple) else (given,)
 
 
 V = TypeVar("V", bound=_Variable)
@@ -295,6 +252,10 @@ class List(_Variable):
 class Map(_Variable):
     """A `MapState` of PySpark."""
 
+    def __init__(self, handle: Handle, name: str, keys: Any, schema: Any, ttl_ms: int | None) -> None:
+        super().__init__(handle, name, schema, ttl_ms)
+        self._key = StoredRow(keys, f"the keys of state {name!r}")
+
     def _entries(self) -> dict[Any, Any]:
         entries: dict[Any, Any] = self._handle.state.get(self.name, {})
         return entries
@@ -305,7 +266,7 @@ class Map(_Variable):
 
     def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:  # noqa: N802
         """As `MapState.getValue`."""
-        seen: tuple[Any, ...] | None = self._seen(self._entries().get(plain(tuple(key))))
+        seen: tuple[Any, ...] | None = self._seen(self._entries().get(self._key.of(key)))
         return seen
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:  # noqa: N802
@@ -314,7 +275,7 @@ class Map(_Variable):
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:  # noqa: N802
         """As `MapState.updateValue`."""
-        self._handle.state.setdefault(self.name, {})[plain(tuple(key))] = self._held(value)
+        self._handle.state.setdefault(self.name, {})[self._key.of(key)] = self._held(value)
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """As `MapState.iterator`."""
@@ -331,10 +292,10 @@ class Map(_Variable):
 
     def removeKey(self, key: tuple[Any, ...]) -> None:  # noqa: N802
         """As `MapState.removeKey`."""
-        self._entries().pop(plain(tuple(key)), None)
+        self._entries().pop(self._key.of(key), None)
 
     def of(self, given: Any) -> Any:
-        return {_row(key): self._held(_row(one)) for key, one in given.items()}
+        return {self._key.of(_row(key)): self._held(_row(one)) for key, one in given.items()}
 
     def left(self, held: Any) -> Any:
         """As `Value.left`."""

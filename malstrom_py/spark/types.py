@@ -7,6 +7,8 @@ next larger one (unsigned numbers) or text (times of day), or is refused.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from malstrom_py.data.schema import ColumnKind, inside, kind_of, plain_type, type_of
@@ -18,6 +20,50 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _DIGITS_MAX: Final = 38
+
+_NONE: Final = type(None)
+
+INT_BITS: Final = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_PYTHON_OF: Final = {
+    **dict.fromkeys(INT_BITS, int),
+    **dict.fromkeys(("string", "char", "varchar"), str),
+    "boolean": bool,
+    "double": float,
+    "binary": bytes,
+    "date": date,
+}
+"""Names of types of Spark whose values are those of one type of Python, whole numbers below a number."""
+
+
+class PlainColumns:
+    """Says which values of the columns of a ``schema`` are already of the type of Python for them."""
+
+    def __init__(self, schema: StructType) -> None:
+        names = [one.dataType.typeName() for one in schema]
+        self._nullable = [one.nullable for one in schema]
+        self._types = tuple(map(_PYTHON_OF.get, names))
+        self._ends = {at: 1 << (INT_BITS[name] - 1) for at, name in enumerate(names) if name in INT_BITS}
+
+    def have(self, row: Sequence[Any]) -> bool:
+        """Return whether all values of a row are."""
+        if tuple(map(type, row)) != self._types:
+            return False
+        for at, end in self._ends.items():  # a generator would cost more than all else here
+            if not -end <= row[at] < end:
+                return False
+        return bool(row)
+
+    def have_column(self, at: int, values: Collection[Any]) -> bool:
+        """Return whether all ``values`` of a column are, but None if the column is nullable."""
+        kinds = set(map(type, values))
+        has_none = self._nullable[at] and _NONE in kinds
+        if kinds != ({_NONE, self._types[at]} if has_none else {self._types[at]}):
+            return False
+        if (end := self._ends.get(at)) is None:
+            return True
+        known = [value for value in values if value is not None] if has_none else values
+        return bool(-end <= min(known) and max(known) < end)
+
 
 _ARROW_OF: Final = {
     "BooleanType": "bool",
@@ -83,6 +129,11 @@ def arrow_type(kind: Any, path: str, *, error: type[Exception] = SourceError) ->
     from pyspark.sql import types
 
     if isinstance(kind, types.DecimalType):
+        if not (0 < kind.precision <= _DIGITS_MAX and kind.scale <= kind.precision):
+            raise error(
+                f"column {path!r} is {kind.simpleString()}: a decimal has 1 to {_DIGITS_MAX} digits, and no more than "
+                f"these after the point"
+            )
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, types.StringType | types.CharType | types.VarcharType):  # any collation
         return pa.string()

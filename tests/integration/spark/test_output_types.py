@@ -16,7 +16,7 @@ import malstrom_py as mp
 from malstrom_py import sources
 from malstrom_py.spark import stateful
 from malstrom_py.spark.ddl import struct_of
-from tests.spark_processors import Sends
+from tests.spark_processors import Keeps, Sends
 
 pytestmark = pytest.mark.only_classic
 
@@ -46,6 +46,9 @@ ROWS: list[tuple[str, Any]] = [
     ("timestamp", pd.Timestamp("2026-01-01 00:00:00.123456789")),
     ("decimal(5,2)", 5),
     ("struct<a:int,b:int>", Row(b=2, a=1)),
+    ("map<string,int>", [{"key": "a", "value": 1}, {"key": "b", "more": 2}, Row(value=3, key="c")]),
+    ("map<string,array<map<int,int>>>", [("a", [{1: 2}, [(3, 4)], None])]),
+    ("array<struct<m:map<string,int>>>", [Row(m={"a": 1}), {"m": [("b", 2)]}, None]),
 ]
 FRAMES: list[tuple[str, Any]] = [
     *(("int", one) for one in (float("nan"), "5", True, pd.NA)),
@@ -68,9 +71,39 @@ REFUSED: list[tuple[str, Any, bool]] = [
     *(("int", one, True) for one in (1.5, 2**31)),
     ("decimal(5,2)", Decimal("1.255"), True),
     ("timestamp", "2026-01-02", True),
-    ("map<string,int>", [None], True),
+    ("map<string,int>", [None], True),  # in a row it ends the process of Spark's Python
 ]
 """Type, value, and whether it is sent in a frame."""
+
+STORED: list[tuple[str, Any]] = [
+    *(("int", one) for one in (5, -(2**31), None, np.int64(5))),
+    *(("bigint", one) for one in (5, 2**63 - 1)),
+    *(("double", one) for one in (5.5, float("inf"), np.float32(0.1))),
+    ("float", 0.1),
+    ("string", "x"),
+    ("boolean", True),
+    *(("binary", one) for one in (b"x", "x", bytearray(b"y"))),
+    *(("decimal(5,2)", one) for one in (Decimal("1.2"), Decimal("1.255"), Decimal("-1.255"))),
+    *(("date", one) for one in (NAIVE.date(), NAIVE)),
+    ("timestamp", NAIVE),
+    *(("timestamp_ntz", one) for one in (NAIVE, ZONED)),
+    ("interval day to second", timedelta(seconds=5)),
+    ("array<int>", [1, None]),
+    *(("map<string,float>", one) for one in ({"a": 0.1}, {})),
+    *(("struct<a:int,b:string>", one) for one in ((1, "x"), Row(a=1, b="x"))),
+]
+LOST: list[tuple[str, Any]] = [
+    *(("int", one) for one in (5.0, 5.7, "5", True, 2**31, Decimal(5), float("nan"))),
+    *(("double", one) for one in (5, "5", True, Decimal("5.5"))),
+    *(("float", one) for one in (5, 1e300)),
+    *(("string", one) for one in (b"x", NAIVE, [1])),
+    *(("boolean", one) for one in (1, "true")),
+    *(("decimal(5,2)", one) for one in (5, 1.5, "1.5")),
+    *(("array<int>", one) for one in ([1.5], 5, "ab")),
+    ("map<string,int>", {"a": 1.5}),
+    ("struct<a:int,b:string>", Row(b="x", a=1)),
+]
+"""Type, and value of a state; those that Spark makes another value of, without an error."""
 
 
 def by_spark(spark: Any, row: dict[str, Any], output: str, *, in_pandas: bool) -> list[tuple[Any, ...]]:
@@ -121,3 +154,32 @@ def test_columns_that_are_missing(spark: Any) -> None:
         by_spark(spark, {"v": 1}, output, in_pandas=True)
     with pytest.raises(mp.OperatorError, match="a frame has the columns v, and the output v, w"):
         here({"v": 1}, output, in_pandas=True)
+
+
+def test_values_of_state_are_those_of_spark_or_refused(spark: Any) -> None:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        rows = spark.createDataFrame([("k",)], "key string").groupBy("key")
+        found = rows.transformWithState(Keeps([*STORED, *LOST]), Keeps.OUTPUT, "append", "none").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    theirs = [row.seen for row in sorted(found, key=lambda row: row.at)]
+
+    def here(pairs: list[tuple[str, Any]]) -> list[str]:
+        keyed = mp.Job("types").source("in", sources.Memory([{"key": "k"}])).key_by("key", "key")
+        return [row["seen"] for row in mp.collect(stateful(keyed, "step", Keeps(pairs), Keeps.OUTPUT))]
+
+    assert here(STORED) == theirs[: len(STORED)]
+    for (kind, value), seen in zip(LOST, theirs[len(STORED) :], strict=True):
+        assert not seen.startswith(f"[{value!r},")
+        with pytest.raises(mp.OperatorError, match=r"column 'v' of state 'v-0' is .*, got .* Spark would not keep"):
+            here([(kind, value)])
+
+
+def test_comments_in_schemas_are_those_of_spark(spark: Any) -> None:
+    comments = (
+        "/* first */ a int, -- of `b`, c int\n`b -- b` string comment 'x -- y', c decimal /* *\n / */ (5, 2) -- end"
+    )
+    ours = struct_of(comments, "it")
+    assert ours.simpleString() == type(ours).fromDDL(comments).simpleString()

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from datetime import date, datetime
 from typing import Any
 
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -285,6 +287,66 @@ def test_values_get_the_types_of_the_output(kind: str, value: object, sent: obje
 
 
 @pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        *(("map<string,int>", one) for one in ([None], (("a", 1), None), np.array([None]), {"a", None}, [pd.NA])),
+        ("array<map<int,int>>", [{1: 2}, [None]]),
+        ("map<int,map<int,int>>", {1: [None]}),
+        *(("struct<a:int,m:map<int,int>>", one) for one in ({"m": [None]}, (1, [None]), Row(m=[None]))),
+    ],
+)
+def test_a_map_with_an_entry_that_is_none_does_not_end_the_process(kind: str, value: object) -> None:
+    step = spark.stateful(keyed(ROWS[:1]), "bad", Sends({"v": value}, in_pandas=False), f"v {kind}")
+    with pytest.raises(mp.OperatorError, match=r"step 'bad' failed: .*column 'v' of the output .* are pairs"):
+        mp.collect(step)
+
+
+class Growing(StatefulProcessor):
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        seen: list[int] = []
+        for row in rows:
+            seen.append(row.n)
+            yield Row(n=row.n, seen=seen)
+
+
+class Each(StatefulProcessor):
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+        return rows
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "sent"),
+    [
+        ("int", [1, None, -(2**31)], [1, None, -(2**31)]),
+        ("int", [None, None], [None, None]),
+        ("int", [1, 2.0, None], [1, 2, None]),
+        ("int", [1, True], "got True"),
+        ("int", [None, 2**31], "got 2147483648"),
+        ("int", [-(2**31) - 1, 1], "got -2147483649"),
+        ("string not null", ["x", None], "got None: the column is NOT NULL"),
+    ],
+)
+def test_rows_of_a_batch_are_converted_together(kind: str, values: list[Any], sent: Any) -> None:
+    step = spark.stateful(keyed([{"key": "a", "v": one} for one in values]), "each", Each(), f"v {kind}")
+    if isinstance(sent, str):
+        with pytest.raises(mp.OperatorError, match=f"column 'v' of the output .*{sent}"):
+            mp.collect(step)
+    else:
+        assert repr([row["v"] for row in mp.collect(step)]) == repr(sent)
+
+
+def test_a_list_that_grows_is_sent_as_it_was() -> None:
+    step = spark.stateful(keyed([{"key": "a", "n": n} for n in range(3)]), "grow", Growing(), "n int, seen array<int>")
+    assert [row["seen"] for row in mp.collect(step)] == [[0], [0, 1], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(
     ("options", "error"),
     [
         ({"time_mode": "never"}, "time_mode must be one of none, processingTime, eventTime, got 'never'"),
@@ -295,6 +357,9 @@ def test_values_get_the_types_of_the_output(kind: str, value: object, sent: obje
         ({"output": "n array<int"}, "output must be .*: 'the end' where '>' is expected"),
         ({"output": "n int m int"}, "output must be .*: 'm' after the column 'n'"),
         ({"output": "n"}, "output must be .*: it ends too early"),
+        ({"output": "n decimal(39,2)"}, r"column 'n' is decimal\(39,2\): a decimal has 1 to 38 digits"),
+        ({"output": "n decimal(5,2,1)"}, "output must be "),
+        ({"output": "n int /* open"}, "output must be .*: '/' after the column 'n'"),
         ({"output": "n interval year to month"}, "column 'n' is of the Spark type interval year to month"),
         ({"processor": object()}, "processor must be a StatefulProcessor"),
     ],
