@@ -246,15 +246,15 @@ class _Logic:
         running.note_times()
 
     def _emit(self, made: Iterable[_Made], output: Any) -> None:
-        if self._in_pandas or not self._output.is_simple:
-            # What is sent may be a list that the processor changes afterwards.
-            for key, one, time in made:
-                for row in self._output.in_frame(one) if self._in_pandas else self._output.of_rows([one]):
+        if self._in_pandas:
+            for key, frame, time in made:
+                for row in self._output.in_frame(frame):
                     output.emit(key, row, time)
             return
-        found = list(made)  # converted together, which is faster
-        rows = self._output.of_rows([one for _, one, _ in found])
-        for (key, _, time), row in zip(found, rows, strict=True):
+        take = self._output.take
+        taken = [(key, take(row), time) for key, row, time in made]
+        rows = self._output.of_taken([row for _, row, _ in taken])  # together, which is faster
+        for (key, _, time), row in zip(taken, rows, strict=True):
             output.emit(key, row, time)
 
 

@@ -6,8 +6,11 @@ have are left out. A row that lacks a column has null there, as in Spark, and a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from zoneinfo import ZoneInfo
 
@@ -38,30 +41,57 @@ class SentRows:
         self._schema: StructType = struct_of(output, "output")
         self._names = list(self._schema.names)
         self._kinds = [arrow_type(one.dataType, one.name, error=PlanError) for one in self._schema]
-        self.is_simple = not any(pa.types.is_nested(kind) or pa.types.is_binary(kind) for kind in self._kinds)
+        self._is_simple = not any(pa.types.is_nested(kind) or pa.types.is_binary(kind) for kind in self._kinds)
         fields = zip(self._names, self._kinds, self._schema, strict=True)
         self._arrow = pa.schema([pa.field(name, kind, one.nullable) for name, kind, one in fields])
         self._plain = PlainColumns(self._schema)
+        self._given = list(map(_giving, self._kinds))
+        self._copied = [at for at, kind in enumerate(self._kinds) if pa.types.is_nested(kind)]
         self._zones = [_ZONES.get(one.dataType.typeName(), ()) for one in self._schema]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SentRows, (self._schema,)
 
-    def of_rows(self, rows: list[Any]) -> list[dict[str, Any]]:
-        """Return rows of Spark as dicts. ValueError, TypeError: one is none, or a value does not fit its column."""
-        names = self._names
+    def take(self, row: Any) -> Sequence[Any]:
+        """Return the values of a row of Spark for `of_taken`. ValueError, TypeError: it is none, or a map has no pairs.
+
+        Lists and the like are copied: the processor may change them afterwards.
+        """
+        if getattr(row, "__fields__", None) != self._names:
+            row = self._by_name(row)
+        if not self._copied:
+            taken: Sequence[Any] = row
+            return taken
+        values = list(row)
+        for at in self._copied:
+            try:
+                values[at] = self._given[at](values[at])
+            except _ERRORS as error:
+                self._refuse(at, values[at], text_of(error), error)
+        return values
+
+    def of_taken(self, rows: list[Sequence[Any]]) -> list[dict[str, Any]]:
+        """Return taken rows as dicts. ValueError, TypeError: a value does not fit its column."""
         if not rows:
             return []
-        found = [getattr(row, "__fields__", None) for row in rows]
-        if found.count(names) < len(rows):
-            rows = [row if fields == names else self._by_name(row) for fields, row in zip(found, rows, strict=True)]
-        columns = zip(*rows, strict=True)
-        return dicts_of(names, [self._converted(at, next(columns)) for at in range(len(names))])
+        columns = zip(range(len(self._names)), zip(*rows, strict=True), strict=True)
+        return dicts_of(self._names, [self._converted(at, values) for at, values in columns])
 
     def _converted(self, at: int, values: tuple[Any, ...]) -> Sequence[Any]:
+        """Return a column as values of its type, by one call of Arrow if they need one and none is wrong."""
         if self._plain.have_column(at, values):
             return values
+        if not self._zones[at]:  # moments are often kept unchanged, and Arrow is slow with them
+            with suppress(*_ERRORS):
+                made = self._made(at, values)
+                if self._schema[at].nullable or None not in made:
+                    return made
         return [self._convert(at, value) for value in values]
+
+    def _made(self, at: int, values: Sequence[Any]) -> list[Any]:
+        import pyarrow as pa
+
+        return python_values(pa.array(values, self._kinds[at]), "a row")
 
     def _by_name(self, row: Any) -> list[Any]:
         found = getattr(row, "__fields__", None)
@@ -74,8 +104,6 @@ class SentRows:
 
     def _convert(self, at: int, value: Any) -> Any:
         """Return a value as one of its column."""
-        import pyarrow as pa
-
         if type(value) is datetime and value.tzinfo in self._zones[at]:
             return value
         if value is None:
@@ -85,7 +113,7 @@ class SentRows:
         if self._plain.have_column(at, (value,)):
             return value
         try:
-            return python_values(pa.array([_plain(value, self._kinds[at])], self._kinds[at]), "a row")[0]
+            return self._made(at, [value])[0]
         except _ERRORS as error:
             self._refuse(at, value, text_of(error), error)
 
@@ -94,7 +122,7 @@ class SentRows:
         raise ValueError(f"column {self._names[at]!r} of the output is {kind}, got {shown(value)}: {fault}") from error
 
     def in_frame(self, frame: Any) -> list[dict[str, Any]]:
-        """Return the rows of a frame of pandas as dicts. ValueError, TypeError: as `of_rows`."""
+        """Return the rows of a frame of pandas as dicts. ValueError, TypeError: as `take` and `of_taken`."""
         import pandas as pd  # type: ignore[import-untyped]
         import pyarrow as pa
 
@@ -102,7 +130,7 @@ class SentRows:
             raise TypeError(f"frames of pandas are to be sent, got {shown(frame)}")
         if not len(frame):
             return []
-        if self.is_simple:  # one call, which has the same values
+        if self._is_simple:  # one call, which has the same values
             try:
                 return rows_of(pa.RecordBatch.from_pandas(frame, self._arrow, preserve_index=False, nthreads=1))
             except _ERRORS:
@@ -153,37 +181,61 @@ class SentRows:
         return plain(series.iloc[0])
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Return ``value`` with dicts in place of rows of Spark. ValueError: an entry of a map is none.
+def _giving(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Return what copies a value of a nested ``kind`` for Arrow: with dicts in place of rows of Spark.
 
-    Arrow ends the process where a map is given as a list that has None.
+    ValueError: an entry of a map is none. Arrow ends the process where a map is given as a list that has None.
     """
     import pyarrow as pa
 
-    fields = getattr(value, "__fields__", None)
-    if fields is not None:
-        value = dict(zip(fields, value, strict=True))
     if pa.types.is_struct(kind):
-        if isinstance(value, Mapping):
-            return {field.name: _plain(value.get(field.name), field.type) for field in kind}
-        if isinstance(value, tuple) and len(value) == kind.num_fields:
-            return tuple(_plain(one, field.type) for one, field in zip(value, kind, strict=True))
+        return partial(_struct, [(field.name, _giving(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return partial(_map, _giving(kind.key_type), _giving(kind.item_type))
+    if pa.types.is_list(kind):
+        return partial(_list, _giving(kind.value_type) if pa.types.is_nested(kind.value_type) else None)
+    return _same
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _dict_of(value: Any) -> Any:
+    """Return ``value``, or a dict of a row of Spark."""
+    fields = getattr(value, "__fields__", None)
+    return value if fields is None else dict(zip(fields, value, strict=True))
+
+
+def _struct(fields: list[tuple[str, Callable[[Any], Any]]], value: Any) -> Any:
+    value = _dict_of(value)
+    if isinstance(value, Mapping):
+        return {name: give(value.get(name)) for name, give in fields}
+    if isinstance(value, tuple) and len(value) == len(fields):
+        return tuple(give(one) for (_, give), one in zip(fields, value, strict=True))
+    return value
+
+
+def _map(give_key: Callable[[Any], Any], give: Callable[[Any], Any], value: Any) -> Any:
+    value = _dict_of(value)
     if isinstance(value, str | bytes) or not isinstance(value, Collection):
         return value
-    if pa.types.is_map(kind):
-        entries = value.items() if isinstance(value, Mapping) else map(_pair, value)
-        return [(_plain(key, kind.key_type), _plain(one, kind.item_type)) for key, one in entries]
-    if pa.types.is_list(kind) and pa.types.is_nested(kind.value_type):
-        return [_plain(one, kind.value_type) for one in value]
-    return value
+    entries = value.items() if isinstance(value, Mapping) else map(_pair, value)
+    return [(give_key(key), give(one)) for key, one in entries]
 
 
 def _pair(entry: Any) -> tuple[Any, Any]:
     """Return an entry of a map as key and value, as Arrow and Spark take it."""
-    if fields := getattr(entry, "__fields__", None):
-        entry = dict(zip(fields, entry, strict=True))
+    entry = _dict_of(entry)
     if isinstance(entry, Mapping):
         return entry.get("key"), entry.get("value")
     if not (isinstance(entry, tuple) and len(entry) == 2):
         raise ValueError("the entries of a map are pairs")
     return entry[0], entry[1]
+
+
+def _list(give: Callable[[Any], Any] | None, value: Any) -> Any:
+    value = _dict_of(value)
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection):
+        return value
+    return copy(value) if give is None else list(map(give, value))
