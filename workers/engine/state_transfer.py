@@ -411,6 +411,9 @@ class StateTransfer:
         slots: list[int] = []
         stored: dict[str, list[bytes]] = {}
         room, memories = STORED_CHUNKS * self._chunk_bytes, self._memories()
+        if listed and any(len(memory.cold) for memory in memories):
+            for keyed in self._keyed:  # an epoch that waits in a step reaches what is on disk before that leaves
+                self._send(keyed.nodes, Collect({}.keys(), {}, {}))
         for slot in listed:
             for memory in memories:
                 while room > 0:
