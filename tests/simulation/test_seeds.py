@@ -69,6 +69,10 @@ def test_other_seeds_have_other_traces(kind: str) -> None:
     assert len({TRACES[kind](seed) for seed in range(10)}) == 10
 
 
+def test_a_job_that_has_nothing_to_do_for_the_first_time_after_long_moves_still_reads_its_parts() -> None:
+    tests.simulation.jobs.runs.run(922_104)
+
+
 def test_what_a_zombie_has_sent_to_a_channel_that_a_leaver_drops_is_not_missed() -> None:
     assert tests.simulation.protocol_model.runs.run(32_000_096).steps > 300
 

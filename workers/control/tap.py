@@ -76,6 +76,7 @@ class Tap(Iterator[TapRecord]):
         self._clock = clock or SystemClock()
         self._until_s = None if timeout_s is None else self._clock.monotonic_s() + timeout_s
         self._page = self._first()
+        self._page_s = self._clock.monotonic_s()
         self._base = self._page.passed
         self.keyed, self.unit = self._page.keyed, self._page.unit
         self._has_ended = False
@@ -106,12 +107,11 @@ class Tap(Iterator[TapRecord]):
         """Count the records of the next ``seconds``, and return how many pass in a second; None once the job has ended.
         These records are not returned by the iterator.
         """
-        began_s, before = self._clock.monotonic_s(), self.passed
-        while self._clock.monotonic_s() - began_s < seconds and self.look():
+        until_s, began_s, before = self._clock.monotonic_s() + seconds, self._page_s, self.passed
+        while (goes_on := self._clock.monotonic_s() < until_s) and self.look():
             self._rows.clear()
         self._rows.clear()
-        took_s = self._clock.monotonic_s() - began_s
-        return None if took_s < seconds else (self.passed - before) / took_s
+        return None if goes_on else (self.passed - before) / (self._page_s - began_s)  # counts are as of a page
 
     def look(self) -> bool:
         """Ask for the next records, and wait a second at most for some. Return False once there will be none."""
@@ -128,7 +128,7 @@ class Tap(Iterator[TapRecord]):
             self._base = -self.passed
         if not page.log:  # the job has not started again yet
             self._clock.sleep_s(_AGAIN_S)
-        self._page, self._has_ended = page, page.ended
+        self._page, self._page_s, self._has_ended = page, self._clock.monotonic_s(), page.ended
         self.passed = max(self.passed, page.passed - self._base)
         self._rows.extend(page.rows)
         return True

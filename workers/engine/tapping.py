@@ -35,9 +35,9 @@ VALUE_MAX: Final = 32 << 10
 _TEXT_MAX: Final = 1_000
 _DEPTH: Final = 4
 
-_EVERY_S: Final = 0.25
+_EVERY_S: Final = 0.5
 _COST: Final = 200
-"""Copying takes at most a two-hundredth of the time, and messages are a quarter of a second apart."""
+"""Copying takes at most a two-hundredth of the time, and messages are half a second apart."""
 
 
 class Tapping:

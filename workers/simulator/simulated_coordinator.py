@@ -86,7 +86,7 @@ class SimulatedCoordinator(Coordinator[SimulatedWorkers]):
         self._digest = hashlib.sha256()
         self._stops = False
         self._tick = 0.0 if job.row_cost_s else _TICK
-        self._read = (0, 0.0)
+        self._read = (-1, 0.0)
         self._copied: tuple[int, type] | None = None
 
     @property

@@ -99,7 +99,7 @@ def test_of_many_records_some_are_shown_evenly_and_in_order_and_all_are_counted(
     assert {after - before for before, after in pairwise(shown)} == {10}
     for _ in range(5):
         tapping.send("in", Batch(list(range(100))))
-    assert tapping.sent() == []  # the next message is due a quarter of a second later
+    assert tapping.sent() == []  # the next message is due half a second later
     (tapped,) = tapping.tap("in")
     assert (len(tapped.rows), tapped.passed) == (ROWS_MAX, 500)
     assert tapping.tap("in") == []
