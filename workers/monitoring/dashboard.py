@@ -8,6 +8,7 @@ other machines, and jobs at most once a second, however many pages are open.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import hmac
 import json
 import secrets
@@ -222,6 +223,13 @@ class DashboardServer:
 
     def _serve(self) -> None:
         self._server.run(sockets=[self._listener])
+
+
+@atexit.register  # before the modules of jobs do, so it is called once they have ended
+def _close_all() -> None:
+    """Close the pages that have stayed, and so end their queries."""
+    for server in list(_OPEN.values()):
+        server.close()
 
 
 def _free_address(options: Dashboard) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -239,6 +240,37 @@ def test_queries_end_with_their_clients_and_never_delay_the_end_of_the_job(
         assert (answer.status, json.load(answer)) == (409, {"error": "the job has ended"})
     assert "malstrom-dashboard" not in [thread.name for thread in threading.enumerate()]
     let_go.set()
+
+
+FAILS = """
+import sys, threading, urllib.request
+import malstrom_py as mp
+from malstrom_py import sinks, sources
+from malstrom_py.workers.monitoring import dashboard
+
+asked = threading.Event()
+
+def page(job, sql, over):
+    asked.set()
+    print(f"over: {over.wait(60)}", flush=True)
+
+dashboard.query_page = page
+job = mp.Job("docs-fails")
+job.source("in", sources.Memory([0])).map("inverse", lambda number: 1 / number).sink("out", sinks.Memory())
+shown = mp.Dashboard(int(sys.argv[1]), token="t", values=True)
+try:
+    mp.InProcess(dashboard=shown).start(job, control=False).wait()
+except mp.OperatorError:
+    address = f"http://127.0.0.1:{sys.argv[1]}/api/jobs/docs-fails/query?token=t"
+    threading.Thread(target=urllib.request.urlopen, args=[address], daemon=True).start()
+    asked.wait(60)
+"""
+
+
+def test_a_program_whose_job_has_failed_waits_for_the_end_of_its_queries() -> None:
+    arguments = [sys.executable, "-c", FAILS, str(free_port())]
+    ran = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "over: True\n"), ran.stderr
 
 
 def test_probes_need_no_token_and_say_whether_the_job_runs(server: Server, shown: mp.Dashboard) -> None:
