@@ -46,7 +46,7 @@ class SentRows:
         self._arrow = pa.schema([pa.field(name, kind, one.nullable) for name, kind, one in fields])
         self._plain = PlainColumns(self._schema)
         self._given = list(map(_giving, self._kinds))
-        self._copied = [at for at, kind in enumerate(self._kinds) if pa.types.is_nested(kind)]
+        self._copied = [at for at, give in enumerate(self._given) if give is not _same]
         self._zones = [_ZONES.get(one.dataType.typeName(), ()) for one in self._schema]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -182,7 +182,7 @@ class SentRows:
 
 
 def _giving(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Return what copies a value of a nested ``kind`` for Arrow: with dicts in place of rows of Spark.
+    """Return what copies a value of ``kind`` that can change, for Arrow: with dicts in place of rows of Spark.
 
     ValueError: an entry of a map is none. Arrow ends the process where a map is given as a list that has None.
     """
@@ -193,12 +193,17 @@ def _giving(kind: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_map(kind):
         return partial(_map, _giving(kind.key_type), _giving(kind.item_type))
     if pa.types.is_list(kind):
-        return partial(_list, _giving(kind.value_type) if pa.types.is_nested(kind.value_type) else None)
-    return _same
+        give = _giving(kind.value_type)
+        return partial(_list, None if give is _same else give)
+    return _bytes if pa.types.is_binary(kind) else _same
 
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _bytes(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytearray | memoryview) else value
 
 
 def _dict_of(value: Any) -> Any:
@@ -209,6 +214,8 @@ def _dict_of(value: Any) -> Any:
 
 def _struct(fields: list[tuple[str, Callable[[Any], Any]]], value: Any) -> Any:
     value = _dict_of(value)
+    if isinstance(value, list) and all(isinstance(one, tuple) and len(one) == 2 for one in value):
+        value = dict(value)  # Arrow takes pairs, too
     if isinstance(value, Mapping):
         return {name: give(value.get(name)) for name, give in fields}
     if isinstance(value, tuple) and len(value) == len(fields):
@@ -238,4 +245,6 @@ def _list(give: Callable[[Any], Any] | None, value: Any) -> Any:
     value = _dict_of(value)
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection):
         return value
-    return copy(value) if give is None else list(map(give, value))
+    if give is None:
+        return copy(value) if hasattr(value, "dtype") else list(value)  # Arrow takes arrays by their type
+    return list(map(give, value))

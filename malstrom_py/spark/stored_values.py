@@ -90,6 +90,8 @@ def _float(value: Any, kind: Any) -> float:
 
 def _decimal(value: Any, kind: Any) -> Decimal:
     one: Decimal = _exactly(Decimal)(value, kind)
+    if one.is_nan():
+        raise ValueError
     return one.quantize(Decimal(1).scaleb(-kind.scale), context=Context(kind.precision, ROUND_HALF_UP))
 
 

@@ -47,6 +47,7 @@ ROWS: list[tuple[str, Any]] = [
     ("decimal(5,2)", 5),
     ("struct<a:int,b:int>", Row(b=2, a=1)),
     ("map<string,int>", [{"key": "a", "value": 1}, {"key": "b", "more": 2}, Row(value=3, key="c")]),
+    ("struct<a:int,b:int>", [("a", 1), ("b", 2)]),
     ("map<string,array<map<int,int>>>", [("a", [{1: 2}, [(3, 4)], None])]),
     ("array<struct<m:map<string,int>>>", [Row(m={"a": 1}), {"m": [("b", 2)]}, None]),
 ]

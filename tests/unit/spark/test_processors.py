@@ -6,6 +6,7 @@ import re
 from ast import literal_eval
 from collections.abc import Iterator
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import malstrom_py as mp
 from malstrom_py import Epoch, sources, spark
+from malstrom_py.spark.stored_values import StoredRow
 from malstrom_py.testing import OperatorTester
 from tests.spark_processors import COUNTED, Fading, Lasting, Sends, Silence, Stock, Sum, SumInPandas
 
@@ -292,7 +294,10 @@ def test_values_get_the_types_of_the_output(kind: str, value: object, sent: obje
         *(("map<string,int>", one) for one in ([None], (("a", 1), None), np.array([None]), {"a", None}, [pd.NA])),
         ("array<map<int,int>>", [{1: 2}, [None]]),
         ("map<int,map<int,int>>", {1: [None]}),
-        *(("struct<a:int,m:map<int,int>>", one) for one in ({"m": [None]}, (1, [None]), Row(m=[None]))),
+        *(
+            ("struct<a:int,m:map<int,int>>", one)
+            for one in ({"m": [None]}, (1, [None]), Row(m=[None]), [("m", [None])])
+        ),
     ],
 )
 def test_a_map_with_an_entry_that_is_none_does_not_end_the_process(kind: str, value: object) -> None:
@@ -306,10 +311,13 @@ class Growing(StatefulProcessor):
         pass
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        seen: list[int] = []
+        seen, raw = dict[int, int](), bytearray()
+        kept: list[int] = []
         for row in rows:
-            seen.append(row.n)
-            yield Row(n=row.n, seen=seen)
+            seen[row.n] = row.n
+            kept.append(row.n)
+            raw.append(row.n)
+            yield Row(kept=kept, seen=seen.values(), raw=raw, within=[raw], pair=[("raw", raw)])
 
 
 class Each(StatefulProcessor):
@@ -341,9 +349,18 @@ def test_rows_of_a_batch_are_converted_together(kind: str, values: list[Any], se
         assert repr([row["v"] for row in mp.collect(step)]) == repr(sent)
 
 
-def test_a_list_that_grows_is_sent_as_it_was() -> None:
-    step = spark.stateful(keyed([{"key": "a", "n": n} for n in range(3)]), "grow", Growing(), "n int, seen array<int>")
-    assert [row["seen"] for row in mp.collect(step)] == [[0], [0, 1], [0, 1, 2]]
+def test_a_decimal_that_is_no_number_is_not_kept() -> None:
+    with pytest.raises(ValueError, match=r"column 'v' of the state is decimal\(5,2\), got Decimal\('NaN'\)"):
+        StoredRow("v decimal(5,2)", "the state").of([Decimal("NaN")])
+
+
+def test_what_grows_is_sent_as_it_was() -> None:
+    output = "kept array<int>, seen array<int>, raw binary, within array<binary>, pair struct<raw:binary>"
+    step = spark.stateful(keyed([{"key": "a", "n": n} for n in range(3)]), "grow", Growing(), output)
+    assert [list(row.values()) for row in mp.collect(step)] == [
+        [list(range(n)), list(range(n)), bytes(range(n)), [bytes(range(n))], {"raw": bytes(range(n))}]
+        for n in (1, 2, 3)
+    ]
 
 
 @pytest.mark.parametrize(
