@@ -164,8 +164,7 @@ class Chaos:
         positions = self._positions()
         os.kill(pid, signal.SIGKILL)
         until(lambda: not is_alive(pid), lambda: f"process {pid} is alive")
-        made = self._made()
-        until(lambda: self._handle.status().restarts > restarts or self._made() > made + _UNHURT, self._handle.status)
+        until(self._continues_after(restarts), self._handle.status)
         if self._watchers is not None:
             self._watchers.struck(positions)
         if self._handle.status().restarts == restarts:
@@ -174,6 +173,13 @@ class Chaos:
         self.slowest_s = max(self.slowest_s, time.monotonic() - began_s)
         self.hits[f"{kind}{' in a rescale' if rescales else ''}"] += 1
         return True
+
+    def _continues_after(self, restarts: int) -> Callable[[], bool]:
+        """Return a check that the job has restarted, or that it needs not: it was to lose that worker, or on a trial of
+        other code, which a failure rolls back without a restart.
+        """
+        made = self._made()
+        return lambda: self._handle.status().restarts > restarts or self._made() > made + _UNHURT
 
     def stop(self, kind: str) -> None:
         """Stop an actor past the restart of the job, and let it continue: it may be a zombie then."""
@@ -188,7 +194,7 @@ class Chaos:
             if kind == "CoordinatorActor":
                 until(lambda: not is_alive(pid), lambda: f"process {pid} is alive")
             else:
-                until(lambda: self._handle.status().restarts > restarts, self._handle.status)
+                until(self._continues_after(restarts), self._handle.status)
             self.next_snapshot(before)
             if self._watchers is not None:  # what a zombie does later is not seen
                 self._watchers.struck(positions)
