@@ -152,7 +152,7 @@ class _Logic:
         by_clock = self._timeout == "ProcessingTimeTimeout"
         now_ms = max(output.now_ms(), fired if by_clock else 0)
         watermark_ms = _NONE if by_clock or not self._has_watermarks else max(output.watermark, fired, 0)
-        has_value, value = _VALUE in held, Row(*held.get(_VALUE, ()))
+        has_value, value = _VALUE in held, Row(*self._stored.seen(held.get(_VALUE, ())))
         group = GroupState(
             value,
             now_ms,

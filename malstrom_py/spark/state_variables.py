@@ -154,9 +154,13 @@ class _Variable(ABC):
 
     def _seen(self, held: Any) -> Any:
         """Return what is held as a processor sees it; None if it has ended."""
-        if held is None or self.ttl_ms is None:
-            return held
-        return held[1] if held[0] > self._handle.now_ms else None
+        if held is None:
+            return None
+        if self.ttl_ms is not None:
+            until, held = held
+            if until <= self._handle.now_ms:
+                return None
+        return self._row.seen(held)
 
     def _seen_in(self, held: Iterable[Any]) -> Iterator[Any]:
         return (seen for one in held if (seen := self._seen(one)) is not None)
@@ -196,7 +200,7 @@ class Value(_Variable):
     def get(self) -> tuple[Any, ...] | None:
         """As `ValueState.get`."""
         held = self._handle.state.get(self.name)
-        return held if self.ttl_ms is None else self._seen(held)
+        return held if self.ttl_ms is None and not self._row.nests else self._seen(held)
 
     def update(self, newValue: tuple[Any, ...]) -> None:  # noqa: N803
         """As `ValueState.update`."""

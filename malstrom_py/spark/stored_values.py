@@ -38,6 +38,7 @@ class StoredRow:
         self._what = what
         self._plain = PlainColumns(self._schema)
         self.names = tuple(self._schema.names)
+        self.nests = any(one.dataType.typeName() in ("array", "map", "struct") for one in self._schema)
 
     def of(self, row: Iterable[Any]) -> tuple[Any, ...]:
         """Return a row that is given in the order of the columns. ValueError: a value does not fit its column."""
@@ -47,6 +48,10 @@ class StoredRow:
         if len(values) != len(self.names):
             raise ValueError(f"{self._what} has {len(self.names)} columns, and {values!r} has {len(values)}")
         return tuple(map(self._kept, range(len(values)), values))
+
+    def seen(self, row: Iterable[Any]) -> Iterable[Any]:
+        """Return a row that was kept, with new lists and dicts: who gets it may change them, as in Spark."""
+        return tuple(map(plain, row)) if self.nests else row
 
     def _kept(self, at: int, value: Any) -> Any:
         column = self._schema[at]

@@ -57,6 +57,24 @@ def test_a_timeout_by_the_clock_comes_once_and_is_set_again_by_each_call() -> No
     assert tester.interrogate() == set()
 
 
+def test_what_a_state_gives_can_be_changed_without_a_change_of_the_state() -> None:
+    def emptying(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+        if not state.exists:
+            state.update(([1, 2],))
+        else:
+            yield pd.DataFrame({"key": [key[0]], "n": [len(state.get[0])]})
+            state.get[0].clear()
+
+    tester = OperatorTester(
+        lambda stream: spark.apply_in_pandas_with_state(stream, "step", emptying, OUTPUT, "seen array<int>"),
+        keyed=True,
+        timed=False,
+    )
+    for n in range(3):
+        tester.send_local([("a", {"n": n})]).step()
+    assert values(tester) == [("a", 2), ("a", 2)]
+
+
 def test_a_job_begins_with_given_state() -> None:
     def known(key: Any, frames: Any, state: Any) -> Iterator[Any]:
         yield pd.DataFrame({0: [key[0]], 1: [state.get[0]]})

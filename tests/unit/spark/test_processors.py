@@ -320,6 +320,32 @@ class Growing(StatefulProcessor):
             yield Row(kept=kept, seen=seen.values(), raw=raw, within=[raw], pair=[("raw", raw)])
 
 
+class Emptying(StatefulProcessor):
+    """Changes what its state has given it, which is not its state."""
+
+    def init(self, handle: Any) -> None:
+        self._value = handle.getValueState("value", "v array<int>")
+        self._list = handle.getListState("list", "v array<int>")
+        self._map = handle.getMapState("map", "k string", "v map<string, int>")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        for _ in rows:
+            if not self._value.exists():
+                self._value.update(([1],))
+                self._list.put([([2],)])
+                self._map.updateValue(("a",), ({"x": 3},))
+            of_map = [self._map.getValue(("a",)), *self._map.values()]
+            held = [self._value.get()[0], *(one for (one,) in [*self._list.get(), *of_map])]
+            yield Row(v=repr(held))
+            for one in held:
+                one.clear()
+
+
+def test_what_a_state_gives_can_be_changed_without_a_change_of_the_state() -> None:
+    out = mp.collect(spark.stateful(keyed([{"key": "a"}] * 3), "step", Emptying(), "v string"))
+    assert [row["v"] for row in out] == [repr([[1], [2], {"x": 3}, {"x": 3}])] * 3
+
+
 class Each(StatefulProcessor):
     def init(self, handle: Any) -> None:
         pass
