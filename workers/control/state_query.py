@@ -33,6 +33,7 @@ _CLOSED: Final = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",
+    "max_expression_depth": "250",  # its syntax tree is read by recursion
     "memory_limit": "2GB",
     "threads": "1",
 }
