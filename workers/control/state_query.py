@@ -33,7 +33,6 @@ _CLOSED: Final = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",
-    "max_expression_depth": "250",  # its syntax tree is read by recursion
     "memory_limit": "2GB",
     "threads": "1",
 }
@@ -182,7 +181,10 @@ def _with_integers(found: pa.Table) -> pa.Table:
 def _parsed(connection: Any, sql: str) -> Any:
     """Return the syntax tree of ``sql``. `PlanError` unless it is one ``select``."""
     ((text,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
-    tree = json.loads(text)
+    try:
+        tree = json.loads(text)
+    except RecursionError:
+        raise PlanError("the query is wrong: it nests too deeply") from None
     if tree["error"] and tree.get("error_type") == "parser":
         raise PlanError(f"the query is wrong: {tree['error_message']}")
     if tree["error"] or len(tree["statements"]) != 1:
@@ -192,11 +194,12 @@ def _parsed(connection: Any, sql: str) -> Any:
 
 def _tables_in(tree: Any) -> Iterator[str]:
     """Yield the names of tables in a syntax tree, and of those that the query itself makes."""
-    if isinstance(tree, dict):
-        if tree.get("type") == "BASE_TABLE":
-            yield tree["table_name"]
-        for part in tree.values():
-            yield from _tables_in(part)
-    elif isinstance(tree, list):
-        for part in tree:
-            yield from _tables_in(part)
+    left = [tree]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            if part.get("type") == "BASE_TABLE":
+                yield part["table_name"]
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
