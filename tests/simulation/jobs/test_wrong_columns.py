@@ -152,7 +152,7 @@ WRONG: Final[dict[str, WrongProtocol]] = {
         ((ColumnTable, "_set", unflagged),), seed=6, shape="arrays"
     ),
     "what waits for a value is not in a delta": WrongProtocol(
-        ((ColumnTable, "_wait", unflagged),), seed=44, shape="arrays"
+        ((ColumnTable, "_wait", unflagged),), seed=6, shape="arrays"
     ),
     "partial states count twice": WrongProtocol(((Groups, "fold_partials", counted_twice),), seed=9, shape="arrays"),
     "partial states follow the epoch that closes them": WrongProtocol(
